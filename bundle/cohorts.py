@@ -1,0 +1,429 @@
+# Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
+"""Cohorts: `dataset.json` datalists read into cases whose label values are mapped to the vocabulary.
+
+Every rule about what a value of a label file means lives here; nothing downstream knows a cohort's own values.
+A case is a plain dict, as MONAI's transforms want it:
+
+    image, label   paths; a case without annotation has no label
+    case, cohort   names
+    labelled       its label set: the organs that were annotated in it
+    values         {value in the file: value in the loaded label map}; see `UNKNOWN` and `BACKGROUND`
+    fold           its fold, or None
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+from monai.data.utils import partition_dataset
+from tqdm import tqdm
+
+from bundle.errors import InputError
+from bundle.organs import BACKGROUND, PAIRED, UNKNOWN, Vocabulary, find_organ, normalize
+
+__all__ = [
+    "SUPERVISIONS",
+    "check_cases",
+    "find_cohorts",
+    "full_cases",
+    "is_full",
+    "load_cases",
+    "partial_cases",
+    "read_cohort",
+    "training_cases",
+    "validation_cases",
+]
+
+Case = dict[str, Any]
+
+SUPERVISIONS = ("full", "semi", "partial", "pann")
+LESION_WORDS = {
+    "cancer", "tumor", "tumors", "tumour", "tumours", "cyst", "cysts", "lesion", "lesions", "mass", "masses",
+    "metastasis", "metastases", "nodule", "nodules",
+}  # fmt: skip
+ADJECTIVES = {"hepatic": "liver", "pancreatic": "pancreas", "splenic": "spleen", "gastric": "stomach"}
+IGNORE_NAMES = {"ignore", "unknown", "unlabeled", "unlabelled"}
+AFFINE_TOLERANCE = 1e-3  # mm, over the whole volume: rounding of a header is not a shifted label
+
+
+# --- What the values of a cohort mean --------------------------------------------------------------------------------
+def names_by_value(labels: Mapping[str, Any], path: Path) -> dict[int, list[str]]:
+    """`labels` of a dataset.json in either common form: {"1": "spleen"} (Decathlon) or {"spleen": 1} (nnU-Net v2).
+
+    nnU-Net's regions ({"kidney": [1, 2, 3]}) give a value several names.
+    """
+    names: dict[int, list[str]] = {}
+    try:
+        if all(str(key).strip().lstrip("-").isdigit() for key in labels):
+            for value, name in labels.items():
+                names.setdefault(int(value), []).append(str(name))
+        else:
+            for name, values in labels.items():
+                for value in values if isinstance(values, list) else [values]:
+                    names.setdefault(int(value), []).append(str(name))
+    except (TypeError, ValueError):
+        raise InputError(
+            f'{path}: expected "labels" such as {{"1": "spleen"}} or {{"spleen": 1}}, found {dict(labels)}'
+        ) from None
+    return names
+
+
+def is_lesion(name: str) -> bool:
+    return bool(LESION_WORDS & set(normalize(name).split()))
+
+
+def organ_of_lesion(name: str, organs: set[str], path: Path) -> str:
+    """The organ a lesion belongs to: the one its name says, else the only one of the cohort."""
+    words = [ADJECTIVES.get(word, word) for word in normalize(name).split() if word not in LESION_WORDS]
+    named = find_organ(" ".join(words))
+    if named is not None:
+        return named.name
+    if len(organs) == 1:
+        return next(iter(organs))
+    choices = ", ".join(sorted(organs)) or "none"
+    raise InputError(
+        f'{path}: label "{name}" is a lesion, but the organ it lies in is not clear (organs declared: {choices}); '
+        f'name it after its organ in "labels", for instance "{next(iter(sorted(organs)), "liver")} tumor"'
+    )
+
+
+def organ_names(names: Mapping[int, Sequence[str]], path: Path) -> dict[int, str | None]:
+    """For every declared value the organ it marks; None for background and structures outside the vocabulary."""
+    found = {value: [find_organ(name) for name in all_names] for value, all_names in names.items()}
+    organs = {organ.name for candidates in found.values() for organ in candidates if organ is not None}
+    result: dict[int, str | None] = {}
+    for value, all_names in names.items():
+        known = [organ.name for organ in found[value] if organ is not None]
+        lesions = [name for name in all_names if is_lesion(name)]
+        paired = [name for name in all_names if normalize(name) in PAIRED]
+        if known:
+            result[value] = known[0]
+        elif lesions and not paired:
+            result[value] = organ_of_lesion(lesions[0], organs, path)
+        else:
+            result[value] = None
+    return result
+
+
+def map_values(
+    names: Mapping[int, Sequence[str]], labelled: Sequence[str], vocabulary: Vocabulary, path: Path
+) -> dict[int, int]:
+    """{value in the file: value in the loaded label map} for a case whose label set is ``labelled``.
+
+    An annotated organ gets its channel. An organ that is not in the label set is unknown, even where the file has it.
+    Zero is background only where every organ is annotated: elsewhere it means "none of the label set". A declared
+    structure outside the vocabulary is known to be background.
+    """
+    rest = BACKGROUND if set(labelled) == set(vocabulary.names) else UNKNOWN
+    values: dict[int, int] = {0: rest}
+    for value, organ in organ_names(names, path).items():
+        all_names = {normalize(name) for name in names[value]}
+        if value == 0:
+            continue
+        if organ is None:
+            values[value] = UNKNOWN if all_names & (IGNORE_NAMES | set(PAIRED)) else BACKGROUND
+        elif organ not in vocabulary:
+            values[value] = BACKGROUND
+        else:
+            values[value] = int(vocabulary.channel(organ) or 0) if organ in labelled else UNKNOWN
+    return values
+
+
+def label_set(names: Mapping[int, Sequence[str]], vocabulary: Vocabulary, path: Path) -> list[str]:
+    """The organs of the vocabulary that a cohort's `labels` declare, in the vocabulary's order."""
+    declared = set(organ_names(names, path).values())
+    return [name for name in vocabulary.names if name in declared]
+
+
+# --- Reading a datalist ----------------------------------------------------------------------------------------------
+def read_datalist(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; a cohort is a folder with a dataset.json")
+    try:
+        datalist = json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not valid JSON ({error})") from None
+    if not isinstance(datalist, dict) or not isinstance(datalist.get("labels"), dict):
+        raise InputError(
+            f'{path}: expected a JSON object with "labels" such as {{"0": "background", "1": "spleen"}}, found none'
+        )
+    return datalist
+
+
+def listed_cases(datalist: Mapping[str, Any], section: str, path: Path) -> list[Case]:
+    """The entries of a section. nnU-Net v2 lists none and keeps to file names: imagesTr/CASE_0000 and labelsTr/CASE."""
+    entries = datalist.get(section)
+    if entries is None and "file_ending" in datalist:
+        part, ending = "Ts" if section == "test" else "Tr", str(datalist["file_ending"])
+        images = sorted((path.parent / f"images{part}").glob(f"*_0000{ending}"))
+        entries = []
+        for image in images:
+            label = path.parent / f"labels{part}" / (image.name.removesuffix(f"_0000{ending}") + ending)
+            entries.append({"image": str(image), **({"label": str(label)} if label.is_file() else {})})
+    cases = [{"image": entry} if isinstance(entry, str) else entry for entry in entries or []]
+    for case in cases:
+        if not isinstance(case, dict) or not isinstance(case.get("image"), str):
+            raise InputError(f'{path}: expected entries such as {{"image": …, "label": …}} in "{section}", found {case}')
+    return cases
+
+
+def case_label_set(entry: Case, default: list[str], vocabulary: Vocabulary, path: Path) -> list[str]:
+    """The cohort's label set, unless the case says `labelled`; empty for a case without a label file."""
+    if not entry.get("label"):
+        return []
+    if "labelled" not in entry:
+        return default
+    for name in entry["labelled"]:
+        if find_organ(name) is None:
+            raise InputError(
+                f'{path}: "labelled" of {entry["image"]} names "{name}", which is not in the vocabulary; '
+                f"use names from: {', '.join(Vocabulary().names)}"
+            )
+    chosen = {vocabulary.channel(name) for name in entry["labelled"]}
+    return [name for name in vocabulary.names if vocabulary.channel(name) in chosen]
+
+
+def case_name(image: str) -> str:
+    name = Path(image).name
+    for ending in (".nii.gz", ".nii", ".mha", ".mhd", ".nrrd"):
+        name = name.removesuffix(ending)
+    return name.removesuffix("_0000")
+
+
+def read_cohort(path: str | Path, vocabulary: Vocabulary | None = None, section: str = "training") -> list[Case]:
+    """The cases of one dataset.json.
+
+    Args:
+        path: the dataset.json.
+        vocabulary: the organs of the run.
+        section: `training`, `test` or `validation`.
+
+    Raises:
+        InputError: naming the file and what to do.
+    """
+    path, vocabulary = Path(path), vocabulary or Vocabulary()
+    datalist = read_datalist(path)
+    names = names_by_value(datalist["labels"], path)
+    default = label_set(names, vocabulary, path)
+    cases = []
+    for entry in listed_cases(datalist, section, path):
+        labelled = case_label_set(entry, default, vocabulary, path)
+        case: Case = {
+            "image": str(path.parent / entry["image"]),
+            "case": case_name(entry["image"]),
+            "cohort": path.parent.name,
+            "labelled": labelled,
+            "values": map_values(names, labelled, vocabulary, path),
+            "fold": entry.get("fold"),
+        }
+        if entry.get("label"):
+            case["label"] = str(path.parent / entry["label"])
+        cases.append(case)
+    return cases
+
+
+def find_cohorts(dataset_dir: str | Path, cohorts: str | Sequence[str] | None = None) -> list[Path]:
+    """The dataset.json of each cohort: those named, or all found in ``dataset_dir`` and its folders."""
+    root = Path(dataset_dir)
+    if cohorts is None:
+        found = sorted({*root.glob("dataset.json"), *root.glob("*/dataset.json")})
+        if not found:
+            raise InputError(
+                f"{root}: no dataset.json found there or one folder below; give the folder of your cohorts as --dataset_dir"
+            )
+        return found
+    if isinstance(cohorts, str):
+        cohorts = cohorts.split(",")
+    paths = [root / str(cohort).strip() for cohort in cohorts]
+    return [path if path.suffix == ".json" else path / "dataset.json" for path in paths]
+
+
+def load_cases(
+    dataset_dir: str | Path,
+    cohorts: str | Sequence[str] | None = None,
+    organs: Sequence[str] | None = None,
+    section: str = "training",
+) -> list[Case]:
+    """The cases of all cohorts.
+
+    Args:
+        dataset_dir: folder of the cohorts.
+        cohorts: names of cohorts (folders, or paths of dataset.json files); None takes all there are.
+        organs: names of the vocabulary; None takes all organs.
+        section: section of the datalists.
+    """
+    vocabulary = Vocabulary(organs)
+    cases = [case for path in find_cohorts(dataset_dir, cohorts) for case in read_cohort(path, vocabulary, section)]
+    seen: dict[tuple[str, str], str] = {}
+    for case in cases:
+        key = (case["cohort"], case["case"])
+        if key in seen:
+            raise InputError(
+                f"{case['image']}: case {case['case']} of cohort {case['cohort']} is also {seen[key]}; rename one of them"
+            )
+        seen[key] = case["image"]
+    return cases
+
+
+# --- Choosing cases --------------------------------------------------------------------------------------------------
+def is_full(case: Mapping[str, Any], organs: Sequence[str] | None = None) -> bool:
+    """Whether every organ of the vocabulary is annotated. Items without a label set (MONAI Label's) are full."""
+    return set(case.get("labelled", Vocabulary(organs).names)) == set(Vocabulary(organs).names)
+
+
+def full_cases(cases: Iterable[Case], organs: Sequence[str] | None = None) -> list[Case]:
+    return [case for case in cases if is_full(case, organs)]
+
+
+def partial_cases(cases: Iterable[Case], organs: Sequence[str] | None = None) -> list[Case]:
+    return [case for case in cases if not is_full(case, organs)]
+
+
+def fold_of(case: Case, index: int, parts: Sequence[Sequence[int]]) -> int:
+    if case["fold"] is not None:
+        return int(case["fold"])
+    return next(number for number, part in enumerate(parts) if index in part)
+
+
+def held_out(cases: Sequence[Case], fold: int | None, folds: int = 5) -> list[bool]:
+    """For each fully labelled case whether it belongs to ``fold``. Cases without a fold are dealt out, seeded."""
+    if fold is None or len(cases) < 2:
+        return [False] * len(cases)
+    count = min(folds, len(cases))
+    parts = partition_dataset(range(len(cases)), num_partitions=count, shuffle=True, seed=0)
+    return [fold_of(case, index, parts) == fold for index, case in enumerate(cases)]
+
+
+def unannotated(case: Case) -> Case:
+    """The case as if nobody had annotated it."""
+    return {**{key: value for key, value in case.items() if key != "label"}, "labelled": []}
+
+
+def training_cases(
+    dataset_dir: str | Path,
+    cohorts: str | Sequence[str] | None = None,
+    organs: Sequence[str] | None = None,
+    supervision: str = "pann",
+    fold: int | None = None,
+    check: bool = True,
+) -> list[Case]:
+    """The cases a supervision trains on: fully labelled ones outside the fold, and partially labelled ones.
+
+    `full` drops the partially labelled cases, `semi` keeps them but forgets their labels.
+
+    Raises:
+        InputError: when a case cannot be used, or none is fully labelled.
+    """
+    if supervision not in SUPERVISIONS:
+        raise InputError(f'supervision: expected one of {", ".join(SUPERVISIONS)}, found "{supervision}"')
+    cases = load_cases(dataset_dir, cohorts, organs)
+    if check:
+        check_cases(cases)
+    full, partial = full_cases(cases, organs), partial_cases(cases, organs)
+    if not full:
+        sets = sorted({f"{case['cohort']}: {', '.join(case['labelled']) or 'nothing'}" for case in cases})
+        raise InputError(
+            f"{dataset_dir}: no case has all organs of the vocabulary annotated, and stage 1 needs at least one "
+            f"(annotated are {'; '.join(sets)}); add a fully labelled cohort or shorten `organs`"
+        )
+    kept = [case for case, out in zip(full, held_out(full, fold), strict=True) if not out]
+    if not kept:
+        raise InputError(f"{dataset_dir}: fold {fold} holds out every fully labelled case; choose another fold")
+    if supervision == "full":
+        return kept
+    return kept + ([unannotated(case) for case in partial] if supervision == "semi" else partial)
+
+
+def validation_cases(
+    dataset_dir: str | Path,
+    cohorts: str | Sequence[str] | None = None,
+    organs: Sequence[str] | None = None,
+    fold: int | None = None,
+) -> list[Case]:
+    """The fully labelled cases of the fold."""
+    full = full_cases(load_cases(dataset_dir, cohorts, organs), organs)
+    return [case for case, out in zip(full, held_out(full, fold), strict=True) if out]
+
+
+# --- Checking files --------------------------------------------------------------------------------------------------
+def check_cases(cases: Sequence[Case], progress: bool = True) -> None:
+    """Every file is there and readable, image and label share shape and affine, every label value is declared.
+
+    Raises:
+        InputError: for the first case, in order, that fails.
+    """
+    with ThreadPoolExecutor(4) as pool:
+        checks = pool.map(problem_of, cases)
+        for problem in tqdm(checks, total=len(cases), desc="checking cases", unit="case", disable=not progress):
+            if problem is not None:
+                raise InputError(problem)
+
+
+def problem_of(case: Case) -> str | None:
+    """What is wrong with a case, in one sentence; None when nothing is."""
+    for check in (missing_file, different_grids, undeclared_values):
+        problem: str | None = check(case)
+        if problem is not None:
+            return problem
+    return None
+
+
+def missing_file(case: Case) -> str | None:
+    for key in ("image", "label"):
+        if key in case and not Path(case[key]).exists():
+            return f"{case[key]}: no such file, but the dataset.json of cohort {case['cohort']} lists it as {key}"
+    return None
+
+
+def readable(path: str, read: Callable[[Any], Any]) -> Any:
+    try:
+        return read(nib.load(path))
+    except Exception as error:  # nibabel raises a dozen kinds for a broken file
+        raise InputError(f"{path}: cannot be read as an image ({error}); replace the file") from None
+
+
+def different_grids(case: Case) -> str | None:
+    if "label" not in case or not all(str(case[key]).endswith((".nii", ".nii.gz")) for key in ("image", "label")):
+        return None
+    try:
+        (shape, affine), (label_shape, label_affine) = (
+            readable(case[key], lambda image: (tuple(image.shape), image.affine)) for key in ("image", "label")
+        )
+    except InputError as error:
+        return str(error)
+    if shape != label_shape:
+        return (
+            f"{case['label']}: its shape {label_shape} is not that of its image {case['image']} {shape}; "
+            "resample the label map to the image's grid"
+        )
+    corner = np.array([*shape[:3], 1.0])
+    if max(np.abs(affine - label_affine).max(), np.abs((affine - label_affine) @ corner).max()) > AFFINE_TOLERANCE:
+        return (
+            f"{case['label']}: its affine differs from that of its image {case['image']} by up to "
+            f"{np.abs((affine - label_affine) @ corner).max():.3g} mm; copy the image's affine if the voxels agree, "
+            "else resample the label map"
+        )
+    return None
+
+
+def undeclared_values(case: Case) -> str | None:
+    if "label" not in case or not str(case["label"]).endswith((".nii", ".nii.gz")):
+        return None
+    try:
+        values = readable(case["label"], lambda image: np.unique(np.asanyarray(image.dataobj)))
+    except InputError as error:
+        return str(error)
+    extra = [float(value) for value in values if value not in case["values"]]
+    if extra:
+        found = ", ".join(f"{value:g}" for value in extra[:5])
+        return (
+            f'{case["label"]}: holds the value {found}, which "labels" in the dataset.json of cohort {case["cohort"]} '
+            'does not declare; add it there with the name of what it marks ("ignore" if nobody knows)'
+        )
+    return None

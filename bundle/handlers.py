@@ -1,0 +1,182 @@
+# Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
+"""Ignite handlers around the network's step: pseudo-label refresh, dual step, history, progress with time left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from ignite.engine import Engine, Events
+from ignite.handlers import ProgressBar
+from monai.data import DataLoader
+from monai.utils import CommonKeys
+from torch import nn
+from torch.optim import Optimizer
+
+from bundle.losses import PannLoss
+from bundle.pseudo_labels import PseudoLabels, Refresh, refresh_pseudo_labels
+from bundle.sampling import MixedBatches
+from bundle.trainers import PannEvents
+
+__all__ = ["DualStep", "History", "Progress", "PseudoLabelRefresh", "read_history"]
+
+
+class PseudoLabelRefresh:
+    """Refresh the pseudo-labels at the start, every ``interval`` iterations and at the end; anchor the duals there.
+
+    The data loader starts anew after a refresh, so that no batch prefetched before it is used after it: what an
+    iteration sees depends on its number alone, however many workers load it.
+
+    Args:
+        network: the network in training.
+        inferer: the inference path, whole volumes.
+        loader: stage 2's loader; its dataset's cases are completed.
+        store: where completed labels are written.
+        loss: whose duals are anchored.
+        interval: K, iterations between refreshes.
+        device: device of the network.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        inferer: Any,
+        loader: DataLoader,
+        store: PseudoLabels,
+        loss: PannLoss,
+        interval: int,
+        device: torch.device | str,
+    ) -> None:
+        self.network, self.inferer, self.loader, self.store = network, inferer, loader, store
+        self.loss, self.interval, self.device = loss, int(interval), device
+
+    def attach(self, engine: Engine) -> None:
+        engine.add_event_handler(Events.STARTED, self.refresh)
+        engine.add_event_handler(Events.ITERATION_COMPLETED(every=self.interval), self.refresh_and_restart)
+        engine.add_event_handler(Events.COMPLETED, self.refresh)
+
+    def refresh(self, engine: Engine) -> None:
+        result = refresh_pseudo_labels(self.network, self.inferer, self.loader.dataset, self.store, self.device)
+        if result is None:
+            return
+        self.loss.prior.anchor(result.proportions)
+        engine.state.refresh = result
+        engine.fire_event(PannEvents.REFRESHED)
+
+    def refresh_and_restart(self, engine: Engine) -> None:
+        if engine.state.iteration >= (engine.state.max_epochs or 0) * (engine.state.epoch_length or 0):
+            return  # the refresh at the end is the same one
+        self.refresh(engine)
+        sampler = self.loader.batch_sampler
+        assert isinstance(sampler, MixedBatches)
+        sampler.start = engine.state.iteration
+        engine.set_data(self.loader)
+
+
+class DualStep:
+    """Step the duals after the network's step, with the batch it was made from.
+
+    Args:
+        loss: whose duals are stepped.
+        optimizer: its learning rate, relative to the first, decays the rate of the `gradient` duals.
+    """
+
+    def __init__(self, loss: PannLoss, optimizer: Optimizer) -> None:
+        self.loss, self.optimizer = loss, optimizer
+
+    def attach(self, engine: Engine) -> None:
+        engine.add_event_handler(Events.ITERATION_COMPLETED, self)
+
+    def __call__(self, engine: Engine) -> None:
+        if self.loss.proportions is None:
+            return
+        group = self.optimizer.param_groups[0]
+        decay = group["lr"] / (group.get("initial_lr") or group["lr"])
+        self.loss.prior.step_duals(self.loss.proportions, self.loss.partial_samples, decay)
+
+
+class History:
+    """What the training did, as JSON lines: losses, p̄, ν and μ, averaged over ``interval`` iterations; refreshes.
+
+    Args:
+        path: the file; a stage begins it anew unless ``append``.
+        stage: name of the stage.
+        interval: iterations per line.
+        loss: stage 2's loss, for its parts and duals.
+        append: keep what the file has, for a stage that follows another.
+    """
+
+    def __init__(
+        self, path: str, stage: str, interval: int = 50, loss: PannLoss | None = None, append: bool = False
+    ) -> None:
+        self.path, self.stage, self.interval, self.loss = Path(path), stage, int(interval), loss
+        self.append = append
+        self.sums: dict[str, Any] = {}
+        self.counts: dict[str, int] = {}
+
+    def attach(self, engine: Engine) -> None:
+        engine.add_event_handler(Events.STARTED, self.start)
+        engine.add_event_handler(Events.ITERATION_COMPLETED, self.collect)
+        engine.add_event_handler(Events.ITERATION_COMPLETED(every=self.interval), self.write)
+        if engine.has_registered_events(PannEvents.REFRESHED):
+            engine.add_event_handler(PannEvents.REFRESHED, self.write_refresh)
+
+    def start(self, engine: Engine) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not self.append:
+            self.path.write_text("")
+
+    def add(self, name: str, value: Any) -> None:
+        self.sums[name] = self.sums.get(name, 0) + value
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+    def collect(self, engine: Engine) -> None:
+        self.add("loss", engine.state.output[CommonKeys.LOSS].detach().double())
+        if self.loss is not None:
+            for name, value in self.loss.parts.items():
+                self.add(name, value.double())
+            if self.loss.proportions is not None:
+                self.add("proportions", self.loss.proportions.double())
+
+    def write(self, engine: Engine) -> None:
+        record = {name: (total / self.counts[name]).tolist() for name, total in self.sums.items()}
+        if self.loss is not None:
+            prior = self.loss.prior
+            record |= {"tracked": prior.tracked.tolist(), "nu": prior.nu.tolist(), "mu": prior.mu.tolist()}
+        self.sums, self.counts = {}, {}
+        self.record("step", engine.state.iteration, **record)
+
+    def write_refresh(self, engine: Engine) -> None:
+        refresh: Refresh = engine.state.refresh
+        values = {"proportions": refresh.proportions.tolist(), "by_cohort": refresh.by_cohort}
+        self.record("refresh", engine.state.iteration, **values)
+
+    def record(self, kind: str, iteration: int, **values: Any) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps({"kind": kind, "stage": self.stage, "iteration": iteration, **values}) + "\n")
+
+
+def read_history(path: str | Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+class Progress(ProgressBar):
+    """A progress bar over all iterations of a stage, or all cases of an evaluation, with the time left."""
+
+    def __init__(self, description: str) -> None:
+        super().__init__(desc=description, persist=True, mininterval=0.5)
+
+    def attach(self, engine: Engine, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
+        super().attach(
+            engine,
+            output_transform=self.loss_of,
+            event_name=Events.ITERATION_COMPLETED,
+            closing_event_name=Events.COMPLETED,
+        )
+
+    @staticmethod
+    def loss_of(output: Any) -> dict[str, float]:
+        loss = output.get(CommonKeys.LOSS) if isinstance(output, dict) else None
+        return {} if loss is None else {"loss": float(loss)}

@@ -1,0 +1,212 @@
+# Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
+"""The losses: cross-entropy (or Dice + cross-entropy) on completed labels, and the prior-aware term with its duals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from monai.losses import DiceLoss
+from torch import Tensor, nn
+
+from bundle.errors import InputError
+from bundle.organs import UNKNOWN
+from bundle.priors import Prior
+
+__all__ = ["PannLoss", "PriorLoss", "SupervisedLoss", "predicted_proportions"]
+
+Duals = Literal["natural", "gradient", "biased"]
+EPSILON = 1e-12
+
+
+def predicted_proportions(logits: Tensor) -> Tensor:
+    """p̄ of a batch: the mean softmax output over all its voxels, fp32.
+
+    The one place where predictions become proportions: a mean over several processes enters here.
+
+    Args:
+        logits: B×C×spatial.
+    """
+    probabilities = logits.float().softmax(1)
+    return probabilities.flatten(2).mean((0, 2))
+
+
+class SupervisedLoss(nn.Module):
+    """Mean voxel cross-entropy, with or without Dice; unknown voxels count for nothing.
+
+    Args:
+        kind: `ce` is the paper's; `dice_ce` adds the soft Dice of the organs, taken over the whole batch.
+    """
+
+    def __init__(self, kind: Literal["ce", "dice_ce"] = "ce") -> None:
+        super().__init__()
+        if kind not in ("ce", "dice_ce"):
+            raise InputError(f'loss: expected "ce" or "dice_ce", found "{kind}"')
+        self.dice = DiceLoss(include_background=False, batch=True) if kind == "dice_ce" else None
+
+    def forward(self, logits: Tensor, label: Tensor) -> Tensor:
+        """
+        Args:
+            logits: B×C×spatial.
+            label: B×1×spatial.
+        """
+        with torch.autocast(logits.device.type, enabled=False):
+            logits, target = logits.float(), label[:, 0].long()
+            known = target != UNKNOWN
+            # The mean over known voxels; a batch with none of them has loss 0, not 0/0.
+            loss = F.cross_entropy(logits, target, ignore_index=UNKNOWN, reduction="sum") / known.sum().clamp(min=1)
+            if self.dice is not None:
+                loss = loss + self.dice_loss(logits, target, known)
+        return loss
+
+    def dice_loss(self, logits: Tensor, target: Tensor, known: Tensor) -> Tensor:
+        assert self.dice is not None
+        onehot = F.one_hot(target.where(known, 0), logits.shape[1]).movedim(-1, 1).to(logits.dtype)
+        mask = known.unsqueeze(1)
+        loss: Tensor = self.dice(logits.softmax(1) * mask, onehot * mask)
+        return loss
+
+
+class PriorLoss(nn.Module):
+    """The prior term J_C as a min-max problem, with its duals ν and μ as state.
+
+    With duals fixed, the value is linear in p̄, so that mini-batch gradients are unbiased:
+
+        Σ_l q_l (p̄_l ν_l + 1 + log(−ν_l)) + (1 − q_l) ((1 − p̄_l) μ_l + 1 + log(−μ_l)) − H(q)
+
+    It is a lower bound of the Kullback-Leibler divergence Σ_l KL(q_l ‖ p̄_l), tight at ν = −1/p̄, μ = −1/(1 − p̄).
+
+    Duals: `natural` (ascent preconditioned by the curvature: −1/ν is a moving average of p̄), `gradient` (the paper's
+    plain ascent) or `biased` (no duals: the divergence of the mini-batch's own p̄). Call `step_duals` *after* the
+    network's step, with the batch that it was made from.
+
+    Args:
+        prior: q, or a `Prior`.
+        duals: how the duals are optimised.
+        memory: memory of the natural duals in partially labelled samples.
+        floor: −1/ν never falls below this share of q, nor −1/μ below this share of 1 − q: bounded coefficients.
+        rate: ascent rate of `gradient`.
+    """
+
+    prior: Tensor
+    nu: Tensor
+    mu: Tensor
+
+    def __init__(
+        self,
+        prior: Prior | Sequence[float] | Tensor,
+        duals: Duals = "natural",
+        memory: float = 1000.0,
+        floor: float = 0.1,
+        rate: float = 2e-5,
+    ) -> None:
+        super().__init__()
+        if duals not in ("natural", "gradient", "biased"):
+            raise InputError(f'duals: expected "natural", "gradient" or "biased", found "{duals}"')
+        q = torch.as_tensor(prior.proportions if isinstance(prior, Prior) else prior, dtype=torch.float64)
+        if q.ndim != 1 or (q < 0).any() or abs(float(q.sum()) - 1) > 1e-4:
+            raise InputError(f"prior: expected proportions of at least 0 that sum to 1, found {q.tolist()}")
+        self.duals, self.memory, self.floor, self.rate = duals, float(memory), float(floor), float(rate)
+        self.register_buffer("prior", q)
+        self.register_buffer("nu", -1 / q.clamp(EPSILON, 1))
+        self.register_buffer("mu", -1 / (1 - q).clamp(EPSILON, 1))
+
+    @property
+    def tracked(self) -> Tensor:
+        """u = −1/ν: the predicted proportions as the natural duals remember them."""
+        return -1 / self.nu
+
+    def coefficients(self) -> Tensor:
+        """∂/∂p̄ for the present duals: q ν − (1 − q) μ."""
+        return self.prior * self.nu - (1 - self.prior) * self.mu
+
+    def forward(self, proportions: Tensor) -> Tensor:
+        """The prior term for the predicted proportions (C) of a batch."""
+        q, p = self.prior, proportions.double()
+        entropy = -(torch.xlogy(q, q) + torch.xlogy(1 - q, 1 - q))
+        if self.duals == "biased":
+            p = p.clamp(EPSILON, 1 - EPSILON)
+            terms = -(q * p.log() + (1 - q) * (1 - p).log())
+        else:
+            terms = q * (p * self.nu + 1 + (-self.nu).log()) + (1 - q) * ((1 - p) * self.mu + 1 + (-self.mu).log())
+        return (terms - entropy).sum().to(proportions.dtype)
+
+    @torch.no_grad()
+    def step_duals(self, proportions: Tensor, samples: int = 1, decay: float = 1.0) -> None:
+        """Move the duals towards their optimum for the batch that the network has just stepped with.
+
+        Args:
+            proportions: p̄ of the batch (C).
+            samples: partially labelled samples in it.
+            decay: present learning rate relative to the first; scales the rate of `gradient`.
+        """
+        p = proportions.double()
+        if self.duals == "natural":
+            # u ← u + η (p̄ − u), with η so that a memory's worth of samples weighs 1 − 1/e in whatever batches it comes
+            eta = -torch.expm1(torch.tensor(-samples / self.memory, dtype=torch.float64))
+            self.remember(self.tracked + eta * (p - self.tracked))
+        elif self.duals == "gradient":
+            q, rate = self.prior, self.rate * decay
+            self.nu += rate * q * (p + 1 / self.nu)
+            self.mu += rate * (1 - q) * ((1 - p) + 1 / self.mu)
+            self.nu.clamp_(max=-1)
+            self.mu.clamp_(max=-1)
+
+    @torch.no_grad()
+    def anchor(self, proportions: Tensor) -> None:
+        """Set the natural duals to the optimum for the exact p̄, known whenever pseudo-labels are refreshed."""
+        if self.duals == "natural":
+            self.remember(proportions.double())
+
+    def remember(self, proportions: Tensor) -> None:
+        q = self.prior
+        u = proportions.to(q.device).clamp(min=(self.floor * q).clamp(min=EPSILON), max=1 - self.floor * (1 - q))
+        self.nu.copy_((-1 / u).clamp(max=-1))
+        self.mu.copy_((-1 / (1 - u).clamp(min=EPSILON)).clamp(max=-1))
+
+
+class PannLoss(nn.Module):
+    """J = J_L + λ1 J_P + λ2 J_C for a batch of fully and partially labelled samples.
+
+    The parts of the last call stay in ``parts`` and its p̄ in ``proportions``, detached, for the handlers.
+
+    Args:
+        supervised: loss on completed labels, used for J_L and J_P.
+        prior: the prior term.
+        partial_weight: λ1.
+        prior_weight: λ2; at 0 the term is not computed for the gradient, but p̄ is still followed.
+    """
+
+    def __init__(
+        self, supervised: SupervisedLoss, prior: PriorLoss, partial_weight: float = 1.0, prior_weight: float = 0.1
+    ) -> None:
+        super().__init__()
+        self.supervised, self.prior = supervised, prior
+        self.partial_weight, self.prior_weight = float(partial_weight), float(prior_weight)
+        self.parts: dict[str, Tensor] = {}
+        self.proportions: Tensor | None = None
+        self.partial_samples = 0
+
+    def forward(self, logits: Tensor, target: Mapping[str, Tensor]) -> Tensor:
+        """
+        Args:
+            logits: B×C×spatial.
+            target: `label` (B×1×spatial, completed) and `partial` (B, bool).
+        """
+        label, partial = target["label"], target["partial"]
+        self.partial_samples, self.proportions = int(partial.sum()), None
+        parts: dict[str, Tensor] = {}
+        if self.partial_samples < len(partial):
+            parts["labelled"] = self.supervised(logits[~partial], label[~partial])
+        if self.partial_samples:
+            parts["partial"] = self.partial_weight * self.supervised(logits[partial], label[partial])
+            with torch.autocast(logits.device.type, enabled=False), torch.set_grad_enabled(self.prior_weight > 0):
+                proportions = predicted_proportions(logits[partial])
+                prior = self.prior_weight * self.prior(proportions)
+            if self.prior_weight > 0:
+                parts["prior"] = prior
+            self.proportions = proportions.detach()
+        self.parts = {name: value.detach() for name, value in parts.items()}
+        return torch.stack(list(parts.values())).sum()

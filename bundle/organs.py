@@ -1,0 +1,151 @@
+# Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
+"""The vocabulary: one table of organs, the only place that knows an organ's name, number, colour and codes.
+
+Free of torch, so that a command line can import it at no cost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from bundle.errors import InputError
+
+__all__ = ["BACKGROUND", "ORGANS", "PAIRED", "UNKNOWN", "Organ", "Vocabulary", "find_organ", "normalize"]
+
+BACKGROUND = 0  # in a loaded label map: known to be no organ of the vocabulary
+UNKNOWN = 255  # in a loaded label map: the annotators did not say
+
+
+@dataclass(frozen=True)
+class Organ:
+    """An entry of the vocabulary.
+
+    Args:
+        name: the name used everywhere in this project.
+        value: the value in BTCV's label maps.
+        aliases: what public datasets call it.
+        color: display colour as red, green, blue in 0..255.
+        snomed: SNOMED-CT code.
+    """
+
+    name: str
+    value: int
+    aliases: tuple[str, ...]
+    color: tuple[int, int, int]
+    snomed: str
+
+
+ORGANS: tuple[Organ, ...] = (
+    Organ("spleen", 1, ("spl", "milz"), (157, 78, 221), "78961009"),
+    Organ("right kidney", 2, ("kidney right", "kidney r", "rkid", "rk", "r kidney"), (255, 190, 11), "9846003"),
+    Organ("left kidney", 3, ("kidney left", "kidney l", "lkid", "lk", "l kidney"), (251, 86, 7), "18639004"),
+    Organ("gallbladder", 4, ("gall bladder", "gall", "gbd", "gb"), (56, 176, 0), "28231008"),
+    Organ("esophagus", 5, ("oesophagus", "eso"), (141, 110, 99), "32849002"),
+    Organ("liver", 6, ("liv", "hepar"), (193, 18, 31), "10200004"),
+    Organ("stomach", 7, ("sto", "stom"), (255, 143, 171), "69695003"),
+    Organ("aorta", 8, ("aor", "arota", "abdominal aorta"), (255, 0, 84), "15825003"),
+    Organ("inferior vena cava", 9, ("ivc", "postcava", "vena cava", "vena cava inferior"), (58, 134, 255), "64131007"),
+    Organ(
+        "portal and splenic vein",
+        10,
+        ("portal vein and splenic vein", "portal vein splenic vein", "veins", "psv", "pv sv"),
+        (0, 187, 249),
+        "32764006",
+    ),
+    Organ("pancreas", 11, ("pan", "panc"), (241, 227, 58), "15776009"),
+    Organ(
+        "right adrenal gland",
+        12,
+        ("adrenal gland right", "right adrenal", "adrenal right", "rad", "rag"),
+        (0, 245, 212),
+        "29392005",
+    ),
+    Organ(
+        "left adrenal gland",
+        13,
+        ("adrenal gland left", "left adrenal", "adrenal left", "lad", "lag"),
+        (112, 224, 0),
+        "38360003",
+    ),
+)
+
+# Names that cover two organs at once. Such voxels are neither background nor one known organ: they stay unknown.
+PAIRED: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(("kidney", "kidneys", "both kidneys"), ("right kidney", "left kidney")),
+    **dict.fromkeys(
+        ("adrenal", "adrenals", "adrenal gland", "adrenal glands"), ("right adrenal gland", "left adrenal gland")
+    ),
+}
+
+
+def normalize(name: str) -> str:
+    """Lower case, words separated by single spaces: ``Kidney_Left`` and ``kidney left`` are one name."""
+    return " ".join(re.split(r"[\W_]+", name.lower())).strip()
+
+
+_BY_NAME = {normalize(alias): organ for organ in ORGANS for alias in (organ.name, *organ.aliases)}
+
+
+def find_organ(name: str) -> Organ | None:
+    """The organ with this name or alias, or None."""
+    return _BY_NAME.get(normalize(name))
+
+
+class Vocabulary:
+    """The organs of a run, in order; channel 0 is the background and organ ``i`` is channel ``i + 1``.
+
+    Args:
+        names: names or aliases of organs; None means all of them.
+
+    Raises:
+        InputError: for a name the table does not know, or one given twice.
+    """
+
+    def __init__(self, names: Sequence[str] | None = None) -> None:
+        names = [organ.name for organ in ORGANS] if names is None else list(names)
+        self.organs: tuple[Organ, ...] = tuple(self._find(name) for name in names)
+        if not self.organs or len(set(self.organs)) < len(self.organs):
+            raise InputError(f"organs: expected a list of different organ names, found {names}")
+        self._channels = {organ.name: channel for channel, organ in enumerate(self.organs, start=1)}
+
+    @staticmethod
+    def _find(name: str) -> Organ:
+        organ = find_organ(str(name))
+        if organ is None:
+            known = ", ".join(organ.name for organ in ORGANS)
+            raise InputError(f'organs: "{name}" is not in the vocabulary; choose from: {known}')
+        return organ
+
+    @property
+    def names(self) -> list[str]:
+        return [organ.name for organ in self.organs]
+
+    @property
+    def channel_names(self) -> list[str]:
+        """Names of the network's output channels, background first."""
+        return ["background", *self.names]
+
+    @property
+    def out_channels(self) -> int:
+        return len(self.organs) + 1
+
+    @property
+    def channel_def(self) -> dict[str, str]:
+        """`channel_def` of metadata.json."""
+        return {str(channel): name for channel, name in enumerate(self.channel_names)}
+
+    def channel(self, name: str) -> int | None:
+        """Channel of the organ with this name or alias; None when the run does not have it."""
+        organ = find_organ(name)
+        return None if organ is None else self._channels.get(organ.name)
+
+    def __iter__(self) -> Iterator[Organ]:
+        return iter(self.organs)
+
+    def __len__(self) -> int:
+        return len(self.organs)
+
+    def __contains__(self, name: str) -> bool:
+        return self.channel(name) is not None

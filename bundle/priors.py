@@ -1,0 +1,110 @@
+# Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
+"""The prior q: the organ proportions of the fully labelled cases, on the footing of the partially labelled batches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from bundle.errors import InputError
+from bundle.organs import Vocabulary
+from bundle.sampling import PatchDataset, full_indices
+
+__all__ = ["Prior", "estimate_prior", "label_proportions", "probability_proportions"]
+
+Weights = Sequence[NDArray[np.float64]]
+
+
+def label_proportions(label: NDArray[Any], weights: Weights, channels: int) -> NDArray[np.float64]:
+    """Share of each channel in a label map, voxels weighted by how often a draw covers them.
+
+    Args:
+        label: X×Y×Z label map without unknown voxels.
+        weights: per axis the coverage (see `Patches.coverage`).
+        channels: number of channels, background included.
+    """
+    # One axis at a time: the product of the weights is never built for the whole volume.
+    counts = np.zeros(channels)
+    for row, weight in zip(np.asarray(label), weights[0], strict=True):
+        if weight > 0:
+            plane = weight * np.multiply.outer(weights[1], weights[2])
+            counts += np.bincount(row.ravel(), weights=plane.ravel(), minlength=channels)[:channels]
+    return counts / counts.sum()
+
+
+def probability_proportions(probabilities: NDArray[np.float32], weights: Weights) -> NDArray[np.float64]:
+    """Mean probability of each channel (C×X×Y×Z), voxels weighted by how often a draw covers them."""
+    result = np.asarray(probabilities @ np.asarray(weights[2], np.float32), np.float64)
+    mean: NDArray[np.float64] = result @ weights[1] @ weights[0]
+    return mean / mean.sum()
+
+
+@dataclass
+class Prior:
+    """The prior q with the way it was sampled.
+
+    Args:
+        names: names of the channels, background first.
+        proportions: q, one entry per channel, sums to 1.
+        spread: standard deviation of each entry over the cases.
+        cases: names of the cases.
+        sampling: how it was sampled: patch size, number of voxels and so on.
+    """
+
+    names: list[str]
+    proportions: list[float]
+    spread: list[float]
+    cases: list[str]
+    sampling: dict[str, Any]
+
+    def save(self, path: str | Path) -> None:
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Prior:
+        try:
+            return cls(**json.loads(Path(path).read_text()))
+        except (OSError, TypeError, json.JSONDecodeError) as error:
+            raise InputError(f"{path}: expected a prior written by training, found something else ({error})") from None
+
+
+def estimate_prior(dataset: PatchDataset, path: str | Path | None = None) -> Prior:
+    """q of the fully labelled cases of ``dataset``, exactly as its uniform patches would see it; saved to ``path``.
+
+    The expectation over all draws is computed, not sampled: a rare organ's q has no sampling noise.
+    """
+    vocabulary = Vocabulary(dataset.organs)
+    indices = full_indices(dataset)
+    if not indices:
+        raise InputError("prior: no case has all organs annotated, so organ proportions cannot be estimated")
+    rows, voxels = [], 0
+    for index in tqdm(indices, desc="organ proportions of the full cohort", unit="case", leave=False):
+        label = dataset.volume(index)["label"][0].numpy()
+        rows.append(label_proportions(label, dataset.patches.coverage(label.shape), vocabulary.out_channels))
+        voxels += label.size
+    table = np.stack(rows)
+    prior = Prior(
+        names=vocabulary.channel_names,
+        proportions=table.mean(0).tolist(),
+        spread=(table.std(0, ddof=1) if len(table) > 1 else np.zeros(table.shape[1])).tolist(),
+        cases=[dataset.data[index].get("case", str(index)) for index in indices],
+        sampling={
+            "patch": list(dataset.patches.size),
+            "margin": list(dataset.patches.margin),
+            "positions": "all positions of a patch, equally likely",
+            "cases": len(indices),
+            "voxels": voxels,
+        },
+    )
+    if path is not None:
+        prior.save(path)
+    return prior
