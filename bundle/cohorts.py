@@ -169,7 +169,9 @@ def listed_cases(datalist: Mapping[str, Any], section: str, path: Path) -> list[
     cases = [{"image": entry} if isinstance(entry, str) else entry for entry in entries or []]
     for case in cases:
         if not isinstance(case, dict) or not isinstance(case.get("image"), str):
-            raise InputError(f'{path}: expected entries such as {{"image": …, "label": …}} in "{section}", found {case}')
+            raise InputError(
+                f'{path}: expected entries such as {{"image": …, "label": …}} in "{section}", found {case}'
+            )
     return cases
 
 
@@ -235,7 +237,8 @@ def find_cohorts(dataset_dir: str | Path, cohorts: str | Sequence[str] | None = 
         found = sorted({*root.glob("dataset.json"), *root.glob("*/dataset.json")})
         if not found:
             raise InputError(
-                f"{root}: no dataset.json found there or one folder below; give the folder of your cohorts as --dataset_dir"
+                f"{root}: no dataset.json found there or one folder below; give the folder of your cohorts as "
+                "--dataset_dir"
             )
         return found
     if isinstance(cohorts, str):
@@ -265,7 +268,8 @@ def load_cases(
         key = (case["cohort"], case["case"])
         if key in seen:
             raise InputError(
-                f"{case['image']}: case {case['case']} of cohort {case['cohort']} is also {seen[key]}; rename one of them"
+                f"{case['image']}: case {case['case']} of cohort {case['cohort']} is also {seen[key]}; "
+                "rename one of them"
             )
         seen[key] = case["image"]
     return cases

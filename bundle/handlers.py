@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 from ignite.engine import Engine, Events
-from ignite.handlers import ProgressBar
 from monai.data import DataLoader
 from monai.utils import CommonKeys
 from torch import nn
 from torch.optim import Optimizer
+from tqdm import tqdm
 
 from bundle.losses import PannLoss
 from bundle.pseudo_labels import PseudoLabels, Refresh, refresh_pseudo_labels
@@ -162,21 +162,38 @@ def read_history(path: str | Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
-class Progress(ProgressBar):
-    """A progress bar over all iterations of a stage, or all cases of an evaluation, with the time left."""
+class Progress:
+    """A progress bar over all iterations of a stage, or all cases of an evaluation, with the time left.
 
-    def __init__(self, description: str) -> None:
-        super().__init__(desc=description, persist=True, mininterval=0.5)
+    Ignite's ProgressBar counts one epoch at a time, so its time left is that of an epoch.
 
-    def attach(self, engine: Engine, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
-        super().attach(
-            engine,
-            output_transform=self.loss_of,
-            event_name=Events.ITERATION_COMPLETED,
-            closing_event_name=Events.COMPLETED,
-        )
+    Args:
+        description: what stands before the bar.
+        unit: what an iteration is.
+    """
 
-    @staticmethod
-    def loss_of(output: Any) -> dict[str, float]:
-        loss = output.get(CommonKeys.LOSS) if isinstance(output, dict) else None
-        return {} if loss is None else {"loss": float(loss)}
+    def __init__(self, description: str, unit: str = "it") -> None:
+        self.description, self.unit = description, unit
+        self.bar: tqdm | None = None
+
+    def attach(self, engine: Engine) -> None:
+        engine.add_event_handler(Events.STARTED, self.start)
+        engine.add_event_handler(Events.ITERATION_COMPLETED, self.advance)
+        engine.add_event_handler(Events.COMPLETED | Events.TERMINATE | Events.EXCEPTION_RAISED, self.close)
+
+    def start(self, engine: Engine) -> None:
+        total = (engine.state.max_epochs or 1) * (engine.state.epoch_length or 0)
+        self.bar = tqdm(total=total or None, desc=self.description, unit=self.unit, mininterval=0.5)
+
+    def advance(self, engine: Engine) -> None:
+        assert self.bar is not None
+        output = engine.state.output
+        if isinstance(output, dict) and CommonKeys.LOSS in output:
+            self.bar.set_postfix(loss=f"{float(output[CommonKeys.LOSS].detach()):.3f}", refresh=False)
+        self.bar.update()
+
+    def close(self, engine: Engine, *error: Any) -> None:
+        if self.bar is not None:
+            self.bar.close()
+        if error:
+            raise error[0]  # Ignite leaves an exception to its handlers

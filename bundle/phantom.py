@@ -1,8 +1,9 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
 """Synthetic abdominal CT cohorts: patients with all 13 organs, scanned under a protocol per cohort, written as NIfTI.
 
-Not a simulator of X-rays: it makes data hard in the ways that matter here (organs of overlapping HU, anatomy that varies
-from patient to patient, cohorts that differ in noise, contrast phase and field of view) at no cost and under no licence.
+Not a simulator of X-rays: it makes data hard in the ways that matter here (organs of overlapping HU, anatomy that
+varies from patient to patient, cohorts that differ in noise, contrast phase and field of view), at no cost and under
+no licence.
 Coordinates are millimetres, RAS+: x to the patient's right, y to the front, z to the head.
 """
 
@@ -28,7 +29,8 @@ from bundle.organs import ORGANS, Vocabulary
 __all__ = ["PROTOCOLS", "Protocol", "make_patient", "make_phantoms"]
 
 Array = NDArray[np.float32]
-Point = Sequence[float]
+Point = Sequence[float] | NDArray[np.float64]
+Radii = Sequence[float] | NDArray[np.float64]
 HU = float | Callable[[Array, Array, Array], Array]
 
 
@@ -119,7 +121,7 @@ class Canvas:
             inside &= dx**2 + dy**2 + (0.7 * dz) ** 2 > (0.75 * max(radii)) ** 2
         self.fill(window, inside, hu, label)
 
-    def tube(self, points: Sequence[Point], radii: Sequence[float], hu: HU, label: int | None = 0) -> None:
+    def tube(self, points: Sequence[Point], radii: Radii, hu: HU, label: int | None = 0) -> None:
         """A tube along a smooth curve through ``points``, its radius interpolated between ``radii``."""
         knots = np.array(points, float)
         length = np.r_[0, np.cumsum(np.linalg.norm(np.diff(knots, axis=0), axis=1))]
@@ -205,7 +207,11 @@ class Patient:
             for side in (-1, 1):
                 angle = np.linspace(-2.2, 0.7, 9)
                 rib = [
-                    (side * (self.half_width - 24) * np.cos(a), (self.half_depth - 22) * np.sin(a), top - 26 * (a + 2.2))
+                    (
+                        side * (self.half_width - 24) * np.cos(a),
+                        (self.half_depth - 22) * np.sin(a),
+                        top - 26 * (a + 2.2),
+                    )
                     for a in angle
                 ]
                 canvas.tube(rib, (4.5, 4.0), hard)
@@ -224,7 +230,7 @@ class Patient:
         for _ in range(26):
             start = self.near(self.rng.uniform(-80, 80), self.rng.uniform(-15, 62), self.rng.uniform(-140, 10))
             loop = start + np.cumsum(self.rng.normal(0, 17, (4, 3)), axis=0)
-            canvas.tube(loop, self.rng.uniform(8, 13, 4), content())
+            canvas.tube(list(loop), self.rng.uniform(8, 13, 4), content())
         self.head = self.near(27, 2, -5)  # of the pancreas; the duodenum runs around it
         ring = [(18, 12, 22), (30, 0, 8), (28, -2, -16), (6, -6, -24), (-25, -2, -20)]
         canvas.tube([self.head + offset for offset in ring], (12, 11, 12, 10), content())
@@ -278,7 +284,9 @@ class Patient:
             top = self.near(*place, by=6)
             thin = self.rng.uniform(3.7, 4.4)
             for limb in ((-side * 4, -17, -18), (side * 9, -16, -18)):
-                canvas.tube([top, top + 0.5 * np.array(limb) + 1, top + np.array(limb)], (thin + 0.9, thin), adrenal, value)
+                canvas.tube(
+                    [top, top + 0.5 * np.array(limb) + 1, top + np.array(limb)], (thin + 0.9, thin), adrenal, value
+                )
 
     def vessels(self, canvas: Canvas) -> None:
         blood = self.enhanced(290, 160, 14)
@@ -291,7 +299,8 @@ class Patient:
         back = np.array([0, -9, 2])
         splenic = [self.splenic_hilum, self.body_of_pancreas + back, self.neck + back, self.hilum]
         canvas.tube(splenic, (4.2, 4.8, 7.0, 6.0), portal, 10)
-        canvas.tube([self.neck + back, self.neck + (4, -4, -25), self.neck + (2, 4, -60)], (6, 5), portal, 0)
+        mesenteric = [self.neck + np.array(offset) for offset in (back, (4, -4, -25), (2, 4, -60))]
+        canvas.tube(mesenteric, (6, 5), portal, 0)
 
     def lungs(self, canvas: Canvas) -> None:
         for side, top in ((1, 108), (-1, 104)):
@@ -433,7 +442,8 @@ def make_phantoms(
 ) -> Path:
     """Write one full, three partial (spleen, pancreas, liver) and one test cohort of synthetic abdominal CTs.
 
-    The complete labels of the partial cohorts go to ``truth/``, which no dataset.json mentions: training never sees them.
+    The complete labels of the partial cohorts go to ``truth/``, which no dataset.json mentions: training never sees
+    them.
 
     Args:
         output: folder to create the cohorts in.

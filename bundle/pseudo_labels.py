@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from bundle.cohorts import Case
+from bundle.errors import InputError
 from bundle.organs import UNKNOWN, Vocabulary
 from bundle.priors import probability_proportions
 from bundle.sampling import PatchDataset, Region, partial_indices
@@ -85,7 +86,7 @@ class PseudoLabels:
         except FileNotFoundError:
             return None
         except (zipfile.BadZipFile, ValueError, KeyError) as error:
-            raise RuntimeError(f"{path}: pseudo-labels are damaged ({error}); delete the file and start stage 2 again")
+            raise InputError(f"{path}: pseudo-labels are damaged ({error}); delete the file and train again") from None
         if region is None:
             return volume
         inner = slice(first - wanted[0], last - wanted[0])

@@ -7,32 +7,70 @@ predicted proportions are estimated on the same footing as the mini-batches.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from monai.data import PersistentDataset, pickle_hashing
+from monai.data import MetaTensor, PersistentDataset, get_track_meta, set_track_meta
+from monai.transforms.traits import RandomizableTrait
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 from torch.utils.serialization import config as serialization
 
 from bundle.cohorts import Case, is_full
-from bundle.organs import UNKNOWN
 
 __all__ = ["Draw", "LabelStore", "MixedBatches", "PatchDataset", "Patches", "full_indices", "partial_indices"]
 
 Region = tuple[slice, ...]
+OPEN_VOLUMES = 256  # mapped files kept open; what is mapped costs address space, not memory
+
+
+def plain(value: Any) -> torch.Tensor:
+    """The tensor without its metadata: MetaTensors would slow every operation of the network down."""
+    tensor: torch.Tensor = value.as_tensor() if isinstance(value, MetaTensor) else torch.as_tensor(value)
+    return tensor
+
+
+@contextmanager
+def no_metadata() -> Iterator[None]:
+    """Transforms that keep no record of what they did: patches are never inverted, and this halves their time."""
+    before = get_track_meta()
+    set_track_meta(False)
+    try:
+        yield
+    finally:
+        set_track_meta(before)
+
+
+def describe(value: Any) -> Any:
+    """What an object is made of, as JSON that is the same in every process."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, dict):
+        return {str(key): describe(item) for key, item in sorted(value.items(), key=str)}
+    if isinstance(value, list | tuple):
+        return [describe(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted(str(item) for item in value)
+    if isinstance(value, np.random.RandomState):
+        return None
+    if hasattr(value, "__dict__") and not isinstance(value, type):
+        return [type(value).__qualname__, describe(vars(value))]
+    return str(value)
 
 
 class Draw(NamedTuple):
     """One sample to make: which case, and the integers its randomness is derived from."""
 
-    index: int
+    number: int
     seed: tuple[int, ...]
 
 
@@ -72,7 +110,7 @@ class Patches:
         """A region at a uniformly drawn position."""
         return tuple(slice(start := int(rng.integers(count)), start + n) for n, count in self.room(shape))
 
-    def draw_around(self, center: Sequence[int], shape: Sequence[int], rng: np.random.Generator) -> Region:
+    def draw_around(self, center: Sequence[Any], shape: Sequence[int], rng: np.random.Generator) -> Region:
         """A region that has ``center`` somewhere in its patch, as far inside the volume as it goes."""
         region = []
         for (n, count), margin, middle in zip(self.room(shape), self.margin, center, strict=True):
@@ -110,8 +148,8 @@ class PatchDataset(PersistentDataset):
     """Cases, preprocessed once into files that are mapped into memory, and cut into patches on demand.
 
     The transforms before the first random one are run once per case and kept in ``cache_dir``; only a patch is read
-    from there. Where a partially labelled case has a completed label map in ``completed``, the patch comes from it, read
-    anew each time: a refresh of the pseudo-labels shows at once.
+    from there. Where a partially labelled case has a completed label map in ``completed``, the patch comes from it,
+    read anew each time: a refresh of the pseudo-labels shows at once.
 
     Items have `image` (1×patch), `label` (1×patch) and `partial` (bool).
 
@@ -133,28 +171,32 @@ class PatchDataset(PersistentDataset):
         organs: Sequence[str] | None = None,
         completed: LabelStore | None = None,
     ) -> None:
-        super().__init__(data, transform, cache_dir, hash_transform=pickle_hashing)
+        super().__init__(data, transform, cache_dir)
         self.patches, self.organs, self.completed = patches, organs, completed
+        self.fingerprint = json.dumps([describe(step) for step in self.deterministic_transforms()])
+        self.open_volumes: dict[int, dict[str, Any]] = {}
         # Random transforms draw from a state set per sample; without this they would share one per dataset.
         self.transform.set_random_state(0)
 
     def cache_file(self, case: Case) -> Path:
         """Named by what it is made from: a changed file, label set or transform makes a new one."""
-        stats = [os.stat(case[key]) for key in ("image", "label") if key in case]
-        source = {
-            "paths": [os.path.abspath(case[key]) for key in ("image", "label") if key in case],
-            "files": [(stat.st_size, stat.st_mtime_ns) for stat in stats],
-            "values": case.get("values"),
-        }
+        paths = [os.path.abspath(case[key]) for key in ("image", "label") if key in case]
+        files = [(path, os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
+        source = json.dumps([files, case.get("values"), self.fingerprint], sort_keys=True)
         assert self.cache_dir is not None
-        return Path(self.cache_dir) / f"{pickle_hashing(source).decode()}{self.transform_hash}.pt"
+        return Path(self.cache_dir) / f"{hashlib.sha256(source.encode()).hexdigest()[:32]}.pt"
+
+    def deterministic_transforms(self) -> list[Any]:
+        """The transforms that are run once per case."""
+        steps = self.transform.flatten().transforms
+        return list(itertools.takewhile(lambda step: not isinstance(step, RandomizableTrait), steps))
 
     def _cachecheck(self, item_transformed: Case) -> dict[str, Any]:
         path = self.cache_file(item_transformed)
         if not path.is_file():
             made = self._pre_transform(dict(item_transformed))
             tensors = {
-                key: value.as_tensor() if hasattr(value, "as_tensor") else value
+                key: [plain(part) for part in value] if isinstance(value, list) else plain(value)
                 for key, value in made.items()
                 if key in ("image", "label", "label_cls_indices")
             }
@@ -162,13 +204,19 @@ class PatchDataset(PersistentDataset):
             partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
             torch.save(tensors, partial)
             os.replace(partial, path)
-        with serialization.patch({"load.mmap": True}):
+        with serialization.patch(  # type: ignore[attr-defined]
+            {"load.mmap": True}
+        ):
             loaded: dict[str, Any] = torch.load(path, weights_only=True)
         return loaded
 
     def volume(self, index: int) -> dict[str, Any]:
         """The preprocessed case: `image` and `label`, 1×volume, mapped into memory."""
-        return self._cachecheck(self.data[index])
+        if index not in self.open_volumes:
+            if len(self.open_volumes) >= OPEN_VOLUMES:
+                self.open_volumes.pop(next(iter(self.open_volumes)))
+            self.open_volumes[index] = self._cachecheck(self.data[index])
+        return self.open_volumes[index]
 
     def __getitem__(self, draw: Any) -> dict[str, torch.Tensor]:
         index, seed = draw if isinstance(draw, Draw) else (int(draw), (0, int(draw)))
@@ -181,10 +229,11 @@ class PatchDataset(PersistentDataset):
         if completed is not None:
             sample["label"] = self.patches.squeeze(torch.from_numpy(completed)[None])
         self.transform.set_random_state(seed=int(rng.integers(2**31)))
-        sample = self._post_transform(sample)
+        with no_metadata():
+            sample = self._post_transform(sample)
         return {
-            "image": self.patches.trim(torch.as_tensor(sample["image"], dtype=torch.float32)),
-            "label": self.patches.trim(torch.as_tensor(sample["label"]).round().to(torch.uint8)),
+            "image": self.patches.trim(plain(sample["image"]).float()),
+            "label": self.patches.trim(plain(sample["label"]).round().to(torch.uint8)),
             "partial": torch.tensor(partial),
         }
 
@@ -259,12 +308,7 @@ class MixedBatches(Sampler[list[Draw]]):
             cohort = endless(range(len(self.cohorts)), position, (self.seed, self.stage, 1))
             turn = position // len(self.cohorts)
             indices.append(endless(self.cohorts[cohort], turn, (self.seed, self.stage, 2, cohort)))
-        return [
-            Draw(index, (self.seed, self.stage, iteration, slot)) for slot, index in enumerate(indices)
-        ]
+        return [Draw(index, (self.seed, self.stage, iteration, slot)) for slot, index in enumerate(indices)]
 
     def __iter__(self) -> Iterator[list[Draw]]:
         return (self.batch(iteration) for iteration in itertools.count(self.start))
-
-
-assert UNKNOWN == np.iinfo(np.uint8).max  # label maps are uint8 from the cache on

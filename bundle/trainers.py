@@ -58,7 +58,9 @@ def load_weights(network: nn.Module, path: str | Path) -> None:
         network.load_state_dict(state.get("model", state))
     except Exception as error:  # torch raises many kinds for a file that is not a checkpoint
         reason = str(error).splitlines()[0]
-        raise InputError(f"{path}: not the weights of this network ({reason}); check `network_def` and `organs`") from None
+        raise InputError(
+            f"{path}: not the weights of this network ({reason}); check `network_def` and `organs`"
+        ) from None
 
 
 def run_warmup(trainer: SupervisedTrainer, checkpoint: str | None = None) -> None:

@@ -38,7 +38,9 @@ class MapLabelValuesd(MapTransform):
                 result[key] = MetaTensor(torch.full(image.shape, UNKNOWN, dtype=torch.uint8), affine=image.affine)
                 continue
             label = result[key]
-            mapped = self.map_values(label.as_tensor() if isinstance(label, MetaTensor) else label, result.get("values"))
+            mapped = self.map_values(
+                label.as_tensor() if isinstance(label, MetaTensor) else label, result.get("values")
+            )
             result[key] = MetaTensor(mapped, meta=label.meta) if isinstance(label, MetaTensor) else mapped
         return result
 

@@ -1,0 +1,29 @@
+# make demo and make test need Python 3.11 and nothing else; each sets up .venv by itself.
+PYTHON ?= python3.11
+VENV := .venv
+RUN := $(VENV)/bin/python
+READY := $(VENV)/.installed
+
+.PHONY: demo test test-slow lint clean
+
+demo: $(READY)
+	$(RUN) -W ignore -m scripts demo
+
+test: $(READY) lint
+	$(RUN) -m pytest -m "not slow" --cov --cov-report=term --cov-fail-under=90
+
+test-slow: $(READY)
+	$(RUN) -m pytest -m slow
+
+lint: $(READY)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy bundle scripts
+
+$(READY): pyproject.toml
+	$(if $(shell command -v $(PYTHON)),$(PYTHON),python3) -m venv $(VENV)
+	$(RUN) -m pip install --quiet ".[dev]"
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) eval build *.egg-info

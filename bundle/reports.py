@@ -1,0 +1,243 @@
+# Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
+"""Reports people look at: one HTML file with tables and figures inside, nothing to fetch."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import nibabel as nib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from bundle.organs import Organ, Vocabulary
+from bundle.priors import Prior
+
+matplotlib.use("Agg")
+
+__all__ = ["Page", "plot_before_after", "plot_losses", "plot_proportions", "plot_slices", "score_table"]
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #1d2733; max-width: 1100px; margin: 2em auto; padding: 0 1em }
+h1 { font-size: 1.7em; margin-bottom: .2em } h2 { font-size: 1.25em; margin-top: 2em; border-bottom: 1px solid #d8dee6 }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums }
+th, td { padding: .25em .9em; text-align: right; border-bottom: 1px solid #e6eaf0 }
+th:first-child, td:first-child { text-align: left } tr:last-child td { font-weight: 600; border-top: 2px solid #1d2733 }
+td.up { color: #1a7f37 } td.down { color: #c1121f }
+figure { margin: 1em 0 } img { max-width: 100%; height: auto } figcaption, .note { color: #5b6775; font-size: .92em }
+.big { font-size: 1.15em }
+"""
+
+
+class Page:
+    """An HTML page that is written from top to bottom.
+
+    Args:
+        title: heading of the page.
+    """
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.parts: list[str] = []
+
+    def heading(self, text: str) -> None:
+        self.parts.append(f"<h2>{escape(text)}</h2>")
+
+    def text(self, text: str, kind: str = "") -> None:
+        self.parts.append(f'<p class="{kind}">{escape(text)}</p>')
+
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], kinds: Sequence[Sequence[str]] = ()) -> None:
+        """A table of text; ``kinds`` gives each cell a style, such as `up` or `down`."""
+        lines = ["<tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in head) + "</tr>"]
+        for number, row in enumerate(rows):
+            styles = kinds[number] if kinds else [""] * len(row)
+            cells = (f'<td class="{kind}">{escape(cell)}</td>' for cell, kind in zip(row, styles, strict=True))
+            lines.append("<tr>" + "".join(cells) + "</tr>")
+        self.parts.append("<table>" + "\n".join(lines) + "</table>")
+
+    def figure(self, figure: Figure, caption: str) -> None:
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png", dpi=110, bbox_inches="tight")
+        data = base64.b64encode(picture.getvalue()).decode()
+        self.parts.append(
+            f'<figure><img alt="{escape(caption)}" src="data:image/png;base64,{data}">'
+            f"<figcaption>{escape(caption)}</figcaption></figure>"
+        )
+
+    def save(self, path: str | Path) -> Path:
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        body = "\n".join(self.parts)
+        path.write_text(
+            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(self.title)}</title>'
+            f"<style>{STYLE}</style></head><body><h1>{escape(self.title)}</h1>\n{body}\n</body></html>\n"
+        )
+        return path
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def score_table(page: Page, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Dice of two models per organ, their difference, and the distances of the second."""
+    rows, kinds = [], []
+    entries = [*((name, before["organs"][name], row) for name, row in after["organs"].items())]
+    for name, old, new in [*entries, ("mean over organs", before["mean"], after["mean"])]:
+        known = old["dice"] is not None and new["dice"] is not None
+        change = new["dice"] - old["dice"] if known else None
+        style = "" if change is None or abs(change) < 0.005 else "up" if change > 0 else "down"
+        rows.append([
+            name, number(old["dice"]), number(new["dice"]), "–" if change is None else f"{change:+.3f}",
+            number(new["surface_distance"], 1), number(new["hausdorff95"], 1), number(new["surface_dice"]),
+        ])  # fmt: skip
+        kinds.append(["", "", "", style, "", "", ""])
+    tolerance = f"surface Dice, {after['surface_dice_tolerance_mm']:g} mm"
+    head = ["organ", "Dice, stage 1", "Dice, stage 2", "change", "mean surface distance, mm", "HD95, mm", tolerance]
+    page.table(head, rows, kinds)
+
+
+# --- Curves ----------------------------------------------------------------------------------------------------------
+def grid_of_axes(count: int, columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    lines = -(-count // columns)
+    figure = Figure(figsize=(width * columns, height * lines), layout="constrained")
+    axes = [figure.add_subplot(lines, columns, place + 1) for place in range(count)]
+    return figure, axes
+
+
+def steps(history: Sequence[Mapping[str, Any]], stage: str, kind: str = "step") -> list[Mapping[str, Any]]:
+    return [record for record in history if record["kind"] == kind and record["stage"] == stage]
+
+
+def plot_losses(history: Sequence[Mapping[str, Any]]) -> Figure:
+    """The loss of stage 1, and the parts of the loss of stage 2."""
+    figure, (first, second) = grid_of_axes(2, 2, 5.2, 3.4)
+    warmup, train = steps(history, "warmup"), steps(history, "train")
+    first.plot([r["iteration"] for r in warmup], [r["loss"] for r in warmup], color="#1d2733")
+    first.set(title="stage 1: fully labelled cases", xlabel="iteration", ylabel="loss", yscale="log")
+    names = {"labelled": "labelled  J_L", "partial": "partial  λ1 J_P", "prior": "prior  λ2 J_C"}
+    for name, text in names.items():
+        known = [record for record in train if name in record]
+        if known:
+            second.plot([r["iteration"] for r in known], [r[name] for r in known], label=text)
+    second.set(title="stage 2: all cases", xlabel="iteration")
+    second.axhline(0, color="#b8c0cc", linewidth=0.8)
+    if train:
+        second.legend(frameon=False)
+    return figure
+
+
+def plot_proportions(history: Sequence[Mapping[str, Any]], prior: Prior) -> Figure:
+    """Predicted proportion of each organ in the partially labelled data against the prior, over stage 2."""
+    train, refreshes = steps(history, "train"), steps(history, "train", "refresh")
+    train = [record for record in train if "proportions" in record]
+    figure, axes = grid_of_axes(len(prior.names) - 1, 5, 2.5, 2.0)
+    for channel, axis in enumerate(axes, start=1):
+        q, spread = 100 * prior.proportions[channel], 100 * prior.spread[channel]
+        axis.axhspan(q - spread, q + spread, color="#f1c40f", alpha=0.18, linewidth=0)
+        axis.axhline(q, color="#b7950b", linewidth=1.5)
+        when = [r["iteration"] for r in train]
+        axis.plot(when, [100 * r["proportions"][channel] for r in train], color="#aab4c0", linewidth=0.7)
+        axis.plot(when, [100 * r["tracked"][channel] for r in train], color="#1f6feb", linewidth=1.5)
+        exact = [100 * r["proportions"][channel] for r in refreshes]
+        axis.plot([r["iteration"] for r in refreshes], exact, "o", color="#c1121f", markersize=4)
+        top = max([q + spread, *exact, *(100 * r["tracked"][channel] for r in train)])
+        axis.set_ylim(0, 1.25 * top)
+        axis.set_title(prior.names[channel], fontsize=9)
+        axis.tick_params(labelsize=7)
+    handles = [
+        Line2D([], [], color="#b7950b", label="prior q (band: spread over cases)"),
+        Line2D([], [], color="#aab4c0", label="mini-batches"),
+        Line2D([], [], color="#1f6feb", label="remembered by the duals, −1/ν"),
+        Line2D([], [], color="#c1121f", marker="o", linestyle="", label="exact, at a refresh"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    figure.supylabel("% of voxels", fontsize=9)
+    return figure
+
+
+def plot_before_after(history: Sequence[Mapping[str, Any]], prior: Prior) -> Figure:
+    """Exact predicted proportions relative to the prior, before and after stage 2."""
+    refreshes = steps(history, "train", "refresh")
+    figure, (axis,) = grid_of_axes(1, 1, 8.5, 3.6)
+    if not refreshes:
+        return figure
+    q = np.array(prior.proportions[1:])
+    places = np.arange(len(q))
+    for record, color, text in (
+        (refreshes[0], "#8c96a3", "before stage 2"),
+        (refreshes[-1], "#1f6feb", "after stage 2"),
+    ):
+        ratio = np.array(record["proportions"][1:]) / np.maximum(q, 1e-12)
+        axis.plot(places, np.maximum(ratio, 1e-2), "o", color=color, label=text, markersize=7)
+    axis.axhline(1, color="#b7950b", linewidth=1.5)
+    axis.set(yscale="log", ylabel="predicted ÷ prior")
+    axis.set_xticks(places, prior.names[1:], rotation=35, ha="right")
+    axis.legend(frameon=False)
+    return figure
+
+
+# --- Pictures of segmentations ---------------------------------------------------------------------------------------
+def color_of(organ: Organ) -> tuple[float, float, float]:
+    red, green, blue = organ.color
+    return red / 255, green / 255, blue / 255
+
+
+def load_canonical(path: str | Path) -> tuple[NDArray[Any], tuple[float, ...]]:
+    image = nib.as_closest_canonical(nib.load(path))
+    return np.asanyarray(image.dataobj), tuple(float(step) for step in image.header.get_zooms()[:3])
+
+
+def richest_slice(label: NDArray[Any]) -> int:
+    """The axial slice that shows the most organs, the largest area of them deciding between equals."""
+    score = [len(np.unique(label[..., z])) + (label[..., z] > 0).mean() for z in range(label.shape[-1])]
+    return int(np.argmax(score))
+
+
+def draw_slice(axis: Axes, image: NDArray[Any], label: NDArray[Any] | None, aspect: float, organs: Vocabulary) -> None:
+    # Radiological view: the patient's right is on the left, the front is up.
+    axis.imshow(image[::-1, ::-1].T, cmap="gray", vmin=-125, vmax=275, aspect=aspect, interpolation="nearest")
+    axis.set_axis_off()
+    for channel, organ in enumerate(organs, start=1):
+        mask = np.zeros(image.T.shape, bool) if label is None else (label[::-1, ::-1] == channel).T
+        if mask.any():
+            axis.contour(mask, [0.5], colors=[color_of(organ)], linewidths=1.3)
+
+
+def plot_slices(
+    cases: Sequence[tuple[str, str | Path]], columns: Mapping[str, Sequence[str | Path]], vocabulary: Vocabulary
+) -> Figure:
+    """One row per case: the CT, then the contours of each label map.
+
+    Args:
+        cases: name and image of each case.
+        columns: heading and label maps, one per case; the first column is the truth and chooses the slice.
+        vocabulary: the organs.
+    """
+    figure, axes = grid_of_axes(len(cases) * (1 + len(columns)), 1 + len(columns), 2.9, 2.75)
+    for row, (name, path) in enumerate(cases):
+        image, spacing = load_canonical(path)
+        maps = [load_canonical(files[row])[0] for files in columns.values()]
+        z = richest_slice(maps[0])
+        body = np.argwhere(image[..., z] > -300)
+        low, high = (body.min(0), body.max(0) + 1) if len(body) else (np.zeros(2, int), np.array(image.shape[:2]))
+        window = (slice(low[0], high[0]), slice(low[1], high[1]), z)
+        for place, label in enumerate([None, *maps]):
+            axis = axes[row * (1 + len(columns)) + place]
+            shown = None if label is None else label[window]
+            draw_slice(axis, image[window], shown, spacing[1] / spacing[0], vocabulary)
+            if row == 0:
+                axis.set_title(["CT", *columns][place], fontsize=11)
+        axes[row * (1 + len(columns))].text(0.01, 0.99, name, transform=axes[row * (1 + len(columns))].transAxes,
+                                            color="white", fontsize=8, va="top")  # fmt: skip
+    handles = [Line2D([], [], color=color_of(organ), linewidth=3, label=organ.name) for organ in vocabulary]
+    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
+    return figure
