@@ -21,16 +21,19 @@ Duals = Literal["natural", "gradient", "biased"]
 EPSILON = 1e-12
 
 
+def at_least_fp32(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
 def predicted_proportions(logits: Tensor) -> Tensor:
-    """p̄ of a batch: the mean softmax output over all its voxels, fp32.
+    """p̄ of a batch: the mean softmax output over all its voxels, at least fp32.
 
     The one place where predictions become proportions: a mean over several processes enters here.
 
     Args:
         logits: B×C×spatial.
     """
-    probabilities = logits.float().softmax(1)
-    return probabilities.flatten(2).mean((0, 2))
+    return at_least_fp32(logits).softmax(1).flatten(2).mean((0, 2))
 
 
 class SupervisedLoss(nn.Module):
@@ -53,7 +56,7 @@ class SupervisedLoss(nn.Module):
             label: B×1×spatial.
         """
         with torch.autocast(logits.device.type, enabled=False):
-            logits, target = logits.float(), label[:, 0].long()
+            logits, target = at_least_fp32(logits), label[:, 0].long()
             known = target != UNKNOWN
             # The mean over known voxels; a batch with none of them has loss 0, not 0/0.
             loss = F.cross_entropy(logits, target, ignore_index=UNKNOWN, reduction="sum") / known.sum().clamp(min=1)

@@ -1,0 +1,245 @@
+"""Cohorts: what label values mean, which cases are chosen, what is refused before training."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from bundle.cohorts import (
+    check_cases,
+    find_cohorts,
+    full_cases,
+    load_cases,
+    partial_cases,
+    read_cohort,
+    training_cases,
+    validation_cases,
+)
+from bundle.errors import InputError
+from bundle.organs import BACKGROUND, UNKNOWN, Vocabulary
+
+Write = Callable[..., Path]
+EMPTY = np.zeros((4, 4, 4))
+ALL = {str(value): name for value, name in enumerate(["background", *Vocabulary().names])}
+
+
+def test_both_forms_of_labels_mean_the_same(write_cohort: Write) -> None:
+    decathlon = read_cohort(write_cohort("a", {"0": "background", "1": "spleen"}, [EMPTY]))
+    nnunet = read_cohort(write_cohort("b", {"background": 0, "spleen": 1}, [EMPTY]))
+    for (case,) in (decathlon, nnunet):
+        assert case["labelled"] == ["spleen"]
+        assert case["values"] == {0: UNKNOWN, 1: 1}
+
+
+def test_zero_is_background_only_where_every_organ_is_annotated(write_cohort: Write) -> None:
+    (full,) = read_cohort(write_cohort("full", ALL, [EMPTY]))
+    assert full["values"][0] == BACKGROUND
+    assert full["values"][13] == 13
+    (nine,) = read_cohort(write_cohort("one", {"0": "background", "1": "liver"}, [EMPTY]), Vocabulary(["liver"]))
+    assert nine["values"] == {0: BACKGROUND, 1: 1}
+
+
+def test_a_lesion_belongs_to_the_cohort_s_only_organ(write_cohort: Write) -> None:
+    (case,) = read_cohort(write_cohort("liver", {"0": "background", "1": "liver", "2": "cancer"}, [EMPTY]))
+    assert case["values"] == {0: UNKNOWN, 1: 6, 2: 6}
+
+
+def test_a_lesion_s_own_name_decides_among_several_organs(write_cohort: Write) -> None:
+    labels = {"0": "background", "1": "liver", "2": "pancreas", "3": "pancreatic cyst", "4": "liver tumour"}
+    (case,) = read_cohort(write_cohort("two", labels, [EMPTY]))
+    assert case["values"] == {0: UNKNOWN, 1: 6, 2: 11, 3: 11, 4: 6}
+
+
+def test_a_lesion_of_no_clear_organ_asks_for_a_name(write_cohort: Write) -> None:
+    path = write_cohort("two", {"0": "background", "1": "liver", "2": "spleen", "3": "tumor"}, [EMPTY])
+    with pytest.raises(InputError, match=r'two/dataset.json: label "tumor" is a lesion.*name it after its organ'):
+        read_cohort(path)
+
+
+def test_structures_outside_the_vocabulary_are_known_background(write_cohort: Write) -> None:
+    labels = {"0": "background", "1": "spleen", "2": "duodenum", "3": "liver"}
+    (case,) = read_cohort(write_cohort("a", labels, [EMPTY]), Vocabulary(["spleen", "pancreas"]))
+    assert case["values"] == {0: UNKNOWN, 1: 1, 2: BACKGROUND, 3: BACKGROUND}
+
+
+def test_kidneys_without_a_side_and_ignored_voxels_stay_unknown(write_cohort: Write) -> None:
+    labels = {"background": 0, "kidney": [1, 2, 3], "masses": [2, 3], "tumor": 2, "ignore": 4, "spleen": 5}
+    (case,) = read_cohort(write_cohort("kits", labels, [EMPTY]))
+    assert case["labelled"] == ["spleen"]
+    assert case["values"] == {0: UNKNOWN, 1: UNKNOWN, 2: UNKNOWN, 3: UNKNOWN, 4: UNKNOWN, 5: 1}
+
+
+def test_labelled_overrides_the_cohort_and_hides_what_the_file_still_has(write_cohort: Write) -> None:
+    path = write_cohort("full", ALL, [EMPTY, EMPTY], extra=[{"labelled": ["Liver", "ivc"]}])
+    partial, full = read_cohort(path)
+    assert partial["labelled"] == ["liver", "inferior vena cava"]
+    assert partial["values"][0] == partial["values"][1] == UNKNOWN
+    assert partial["values"][6] == 6
+    assert full_cases([partial, full]) == [full]
+    assert partial_cases([partial, full]) == [partial]
+
+
+def test_an_unknown_organ_in_labelled_is_an_error(write_cohort: Write) -> None:
+    path = write_cohort("full", ALL, [EMPTY], extra=[{"labelled": ["lever"]}])
+    with pytest.raises(InputError, match=r'"labelled" of ./case0.nii.gz names "lever".*use names from: spleen'):
+        read_cohort(path)
+
+
+def test_a_case_without_label_is_unlabelled(write_cohort: Write) -> None:
+    (case,) = read_cohort(write_cohort("none", {"0": "background", "1": "spleen"}, [None]))
+    assert case["labelled"] == []
+    assert "label" not in case
+
+
+def test_decathlon_test_images_are_plain_strings(write_cohort: Write) -> None:
+    path = write_cohort("a", {"0": "background", "1": "spleen"}, [EMPTY], test=["./case0.nii.gz"])
+    (case,) = read_cohort(path, section="test")
+    assert Path(case["image"]).name == "case0.nii.gz"
+    assert case["labelled"] == []
+
+
+def test_an_nnunet_folder_works_without_a_list(tmp_path: Path) -> None:
+    for name in ("imagesTr/s1_0000.nii.gz", "imagesTr/s2_0000.nii.gz", "labelsTr/s1.nii.gz"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        nib.save(nib.Nifti1Image(np.zeros((4, 4, 4), np.uint8), np.eye(4)), tmp_path / name)
+    (tmp_path / "dataset.json").write_text(
+        json.dumps({"labels": {"background": 0, "spleen": 1}, "file_ending": ".nii.gz", "channel_names": {"0": "CT"}})
+    )
+    first, second = read_cohort(tmp_path / "dataset.json")
+    assert (first["case"], first["labelled"]) == ("s1", ["spleen"])
+    assert (second["case"], second["labelled"]) == ("s2", [])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", 'expected a JSON object with "labels"'),
+        ('{"labels": {"1": "spleen", "two": "liver"}}', r'expected "labels" such as'),
+        ('{"labels": {"1": "spleen"}, "training": [{"picture": "a"}]}', r'expected entries such as \{"image"'),
+    ],
+)
+def test_a_malformed_datalist_is_explained(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "dataset.json").write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_cohort(tmp_path / "dataset.json")
+
+
+def test_missing_cohorts_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no dataset.json found"):
+        find_cohorts(tmp_path)
+    with pytest.raises(InputError, match=r"spleen.dataset.json: no such file"):
+        load_cases(tmp_path, "spleen")
+
+
+def test_two_cases_of_one_name_are_refused(write_cohort: Write) -> None:
+    path = write_cohort("a", ALL, [EMPTY])
+    datalist = json.loads(path.read_text())
+    datalist["training"] *= 2
+    path.write_text(json.dumps(datalist))
+    with pytest.raises(InputError, match="case case0 of cohort a is also"):
+        load_cases(path.parent.parent)
+
+
+# --- Checks before training ------------------------------------------------------------------------------------------
+def test_clean_cases_pass(write_cohort: Write) -> None:
+    check_cases(read_cohort(write_cohort("a", ALL, [EMPTY, None])), progress=False)
+
+
+def test_rounding_of_an_affine_is_not_a_shift(write_cohort: Write) -> None:
+    path = write_cohort("a", ALL, [EMPTY])
+    nib.save(nib.Nifti1Image(EMPTY.astype(np.uint8), np.eye(4) + 1e-8), path.parent / "case0_label.nii.gz")
+    check_cases(read_cohort(path), progress=False)
+
+
+def refuse(path: Path, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        check_cases(read_cohort(path), progress=False)
+
+
+def test_an_undeclared_value_is_refused(write_cohort: Write) -> None:
+    path = write_cohort("a", {"0": "background", "1": "spleen"}, [EMPTY + 7])
+    refuse(path, r'case0_label.nii.gz: holds the value 7, which "labels".*cohort a does not declare; add it')
+
+
+def test_a_missing_file_is_refused(write_cohort: Write) -> None:
+    path = write_cohort("a", ALL, [EMPTY])
+    (path.parent / "case0_label.nii.gz").unlink()
+    refuse(path, r"case0_label.nii.gz: no such file, but the dataset.json of cohort a lists it as label")
+
+
+def test_another_shape_is_refused(write_cohort: Write) -> None:
+    path = write_cohort("a", ALL, [EMPTY])
+    nib.save(nib.Nifti1Image(np.zeros((4, 4, 5), np.uint8), np.eye(4)), path.parent / "case0_label.nii.gz")
+    refuse(path, r"its shape \(4, 4, 5\) is not that of its image .*resample the label map")
+
+
+def test_another_affine_is_refused(write_cohort: Write) -> None:
+    path = write_cohort("a", ALL, [EMPTY])
+    shifted = np.eye(4)
+    shifted[2, 3] = 5
+    nib.save(nib.Nifti1Image(EMPTY.astype(np.uint8), shifted), path.parent / "case0_label.nii.gz")
+    refuse(path, r"its affine differs from that of its image .* by up to 5 mm; copy the image's affine")
+
+
+def test_a_broken_file_is_refused(write_cohort: Write) -> None:
+    path = write_cohort("a", ALL, [EMPTY])
+    whole = (path.parent / "case0_label.nii.gz").read_bytes()
+    (path.parent / "case0_label.nii.gz").write_bytes(whole[: len(whole) // 2])
+    refuse(path, r"case0_label.nii.gz: cannot be read as an image")
+
+
+# --- Choosing cases --------------------------------------------------------------------------------------------------
+@pytest.fixture
+def two_cohorts(write_cohort: Write) -> Path:
+    write_cohort("full", ALL, [EMPTY] * 4, extra=[{"fold": fold} for fold in (0, 0, 1, 2)])
+    return write_cohort("spleen", {"0": "background", "1": "spleen"}, [EMPTY, None]).parent.parent
+
+
+@pytest.mark.parametrize(
+    ("supervision", "labelled"),
+    [
+        ("full", []),
+        ("semi", [[], []]),
+        ("partial", [["spleen"], []]),
+        ("pann", [["spleen"], []]),
+    ],
+)
+def test_supervision_chooses_the_cases(two_cohorts: Path, supervision: str, labelled: list[list[str]]) -> None:
+    cases = training_cases(two_cohorts, supervision=supervision, fold=0)
+    assert [case["case"] for case in full_cases(cases)] == ["case2", "case3"]
+    assert [case["labelled"] for case in partial_cases(cases)] == labelled
+    if supervision == "semi":
+        assert not any("label" in case for case in partial_cases(cases))
+
+
+def test_a_fold_is_either_trained_on_or_held_out(two_cohorts: Path) -> None:
+    trained = {case["image"] for case in full_cases(training_cases(two_cohorts, fold=1))}
+    held_out = {case["image"] for case in validation_cases(two_cohorts, fold=1)}
+    assert len(trained) == 3
+    assert len(held_out) == 1
+    assert not trained & held_out
+    assert not validation_cases(two_cohorts, fold=None)
+    assert len(full_cases(training_cases(two_cohorts, fold=None))) == 4
+
+
+def test_cases_without_folds_are_dealt_out_the_same_way_each_time(write_cohort: Write) -> None:
+    folder = write_cohort("full", ALL, [EMPTY] * 7).parent.parent
+    parts = [[case["case"] for case in validation_cases(folder, fold=fold)] for fold in range(5)]
+    assert sorted(sum(parts, [])) == [f"case{index}" for index in range(7)]
+    assert parts == [[case["case"] for case in validation_cases(folder, fold=fold)] for fold in range(5)]
+
+
+def test_no_full_case_is_an_error_that_says_what_is_annotated(write_cohort: Write) -> None:
+    folder = write_cohort("spleen", {"0": "background", "1": "spleen"}, [EMPTY]).parent.parent
+    with pytest.raises(InputError, match=r"no case has all organs.*spleen: spleen.*shorten `organs`"):
+        training_cases(folder)
+    assert len(training_cases(folder, organs=["spleen"])) == 1
+
+
+def test_an_unknown_supervision_is_an_error(two_cohorts: Path) -> None:
+    with pytest.raises(InputError, match="expected one of full, semi, partial, pann"):
+        training_cases(two_cohorts, supervision="weak")

@@ -1,0 +1,33 @@
+"""How an error that a user can mend reaches them."""
+
+import subprocess
+import sys
+
+import pytest
+
+from bundle.errors import InputError, find_input_error
+
+
+def test_the_error_is_found_behind_others() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        try:
+            raise InputError("liver.nii.gz: broken")
+        except InputError as error:
+            raise RuntimeError("failed to instantiate") from error
+    found = find_input_error(caught.value)
+    assert str(found) == "liver.nii.gz: broken"
+    assert find_input_error(KeyError("x")) is None
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "shown"),
+    [
+        ("InputError('a.nii.gz: broken')", 2, "error: a.nii.gz: broken\n"),
+        ("KeyError('a bug of ours')", 1, "Traceback"),
+    ],
+)
+def test_only_our_errors_lose_their_traceback(raised: str, code: int, shown: str) -> None:
+    program = f"import bundle\nfrom bundle.errors import InputError\nraise {raised}"
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert finished.returncode == code
+    assert finished.stderr.startswith(shown)

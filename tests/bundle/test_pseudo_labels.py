@@ -1,0 +1,141 @@
+"""Pseudo-labels on 4×4 examples that can be followed by hand, and the store on disk."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bundle.errors import InputError
+from bundle.organs import UNKNOWN, Vocabulary
+from bundle.pseudo_labels import PseudoLabels, annotated_channels, complete_labels
+
+U = UNKNOWN
+CASE = {"cohort": "spleen", "case": "a", "labelled": ["spleen"]}
+
+# What the network says on a 4×4 image, best class first in each voxel: 0 background, 1 spleen, 2 liver.
+BEST = torch.tensor([[0, 0, 1, 1], [0, 1, 1, 2], [0, 1, 2, 2], [0, 0, 2, 2]])
+SECOND = torch.tensor([[1, 2, 2, 0], [2, 2, 0, 1], [2, 0, 1, 1], [1, 1, 0, 1]])
+
+
+def scores() -> torch.Tensor:
+    result = torch.zeros(3, 4, 4)
+    result.scatter_(0, SECOND[None], 1.0)
+    return result.scatter_(0, BEST[None], 2.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "annotated", "given", "expected"),
+    [
+        (  # nothing annotated: every voxel takes the best class
+            "unlabelled",
+            [],
+            [[U, U, U, U], [U, U, U, U], [U, U, U, U], [U, U, U, U]],
+            [[0, 0, 1, 1], [0, 1, 1, 2], [0, 1, 2, 2], [0, 0, 2, 2]],
+        ),
+        (  # spleen annotated and marked in two voxels: elsewhere it is known to be absent, so the next best class counts
+            "one organ",
+            [1],
+            [[U, U, 1, U], [U, U, 1, U], [U, U, U, U], [U, U, U, U]],
+            [[0, 0, 1, 0], [0, 2, 1, 2], [0, 0, 2, 2], [0, 0, 2, 2]],
+        ),
+        (  # spleen annotated and nowhere in the image
+            "one organ, absent",
+            [1],
+            [[U, U, U, U], [U, U, U, U], [U, U, U, U], [U, U, U, U]],
+            [[0, 0, 2, 0], [0, 2, 0, 2], [0, 0, 2, 2], [0, 0, 2, 2]],
+        ),
+        (  # known background (a structure outside the vocabulary) is kept, whatever the network says
+            "one organ, known background",
+            [1],
+            [[U, U, 1, U], [U, U, 1, 0], [U, U, 0, 0], [U, U, U, U]],
+            [[0, 0, 1, 0], [0, 2, 1, 0], [0, 0, 0, 0], [0, 0, 2, 2]],
+        ),
+        (  # all organs annotated: nothing is unknown, nothing is made up
+            "full",
+            [1, 2],
+            [[0, 0, 1, 1], [0, 0, 1, 2], [0, 0, 0, 2], [0, 0, 0, 0]],
+            [[0, 0, 1, 1], [0, 0, 1, 2], [0, 0, 0, 2], [0, 0, 0, 0]],
+        ),
+        (  # all organs annotated but some voxels ignored: only background is left for them
+            "full, ignored voxels",
+            [1, 2],
+            [[0, 0, 1, 1], [0, U, 1, 2], [0, U, U, 2], [0, 0, 0, 0]],
+            [[0, 0, 1, 1], [0, 0, 1, 2], [0, 0, 0, 2], [0, 0, 0, 0]],
+        ),
+    ],
+)
+def test_completed_labels_by_hand(kind: str, annotated: list[int], given: list, expected: list) -> None:
+    completed = complete_labels(scores(), torch.tensor(given, dtype=torch.uint8), annotated)
+    assert completed.dtype == torch.uint8
+    assert completed.tolist() == expected
+
+
+def test_channels_of_a_label_set_follow_the_vocabulary() -> None:
+    case = {"labelled": ["liver", "spleen"]}
+    assert annotated_channels(case, Vocabulary()) == [6, 1]
+    assert annotated_channels(case, Vocabulary(["liver", "pancreas"])) == [1]
+
+
+@pytest.mark.parametrize("depth", [1, 7, 8, 9, 20])
+def test_a_region_reads_what_was_written(tmp_path: Path, depth: int) -> None:
+    store = PseudoLabels(tmp_path, slab=8)
+    volume = np.random.default_rng(0).integers(0, 14, (6, 5, depth)).astype(np.uint8)
+    store.write(CASE, volume)
+    np.testing.assert_array_equal(store.read(CASE), volume)
+    for start in range(depth):
+        for stop in range(start + 1, depth + 1):
+            region = (slice(1, 4), slice(0, 5), slice(start, stop))
+            np.testing.assert_array_equal(store.read(CASE, region), volume[region])
+
+
+def test_before_the_first_refresh_there_is_nothing(tmp_path: Path) -> None:
+    assert PseudoLabels(tmp_path).read(CASE) is None
+
+
+def test_files_are_compressed(tmp_path: Path) -> None:
+    store = PseudoLabels(tmp_path)
+    store.write(CASE, np.zeros((64, 64, 64), np.uint8))
+    assert store.path(CASE).stat().st_size < 64**3 / 50
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    store = PseudoLabels(tmp_path)
+    store.path(CASE).parent.mkdir(parents=True)
+    store.path(CASE).write_bytes(b"not a zip file")
+    with pytest.raises(InputError, match=r"spleen/a.npz: pseudo-labels are damaged"):
+        store.read(CASE)
+
+
+WRITER = """
+import sys
+import numpy as np
+from bundle.pseudo_labels import PseudoLabels
+store = PseudoLabels(sys.argv[1])
+case = {"cohort": "spleen", "case": "a"}
+value = 0
+while True:
+    value = (value + 1) % 200
+    store.write(case, np.full((48, 48, 32), value, np.uint8))
+    print(value, flush=True)
+"""
+
+
+def test_a_kill_while_writing_leaves_a_whole_file(tmp_path: Path) -> None:
+    for attempt in range(3):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE)
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        time.sleep(0.02 + 0.013 * attempt)
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.wait()
+        writer.stdout.close()
+        volume = PseudoLabels(tmp_path).read(CASE)
+        assert volume is not None
+        assert volume.shape == (48, 48, 32)
+        assert (volume == volume[0, 0, 0]).all()

@@ -1,0 +1,30 @@
+"""Weights: loaded or refused with a sentence."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from bundle.errors import InputError
+from bundle.trainers import load_weights
+
+
+def test_weights_load_with_and_without_a_key(tmp_path: Path) -> None:
+    source = nn.Linear(3, 2)
+    for content in (source.state_dict(), {"model": source.state_dict()}):
+        torch.save(content, tmp_path / "model.pt")
+        target = nn.Linear(3, 2)
+        load_weights(target, tmp_path / "model.pt")
+        torch.testing.assert_close(target.weight, source.weight)
+
+
+def test_missing_and_foreign_weights_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"model.pt: no such weights; train first"):
+        load_weights(nn.Linear(3, 2), tmp_path / "model.pt")
+    torch.save(nn.Linear(4, 2).state_dict(), tmp_path / "model.pt")
+    with pytest.raises(InputError, match=r"not the weights of this network.*check `network_def` and `organs`"):
+        load_weights(nn.Linear(3, 2), tmp_path / "model.pt")
+    (tmp_path / "model.pt").write_text("no checkpoint")
+    with pytest.raises(InputError, match="not the weights of this network"):
+        load_weights(nn.Linear(3, 2), tmp_path / "model.pt")
