@@ -229,7 +229,7 @@ def test_a_fold_is_either_trained_on_or_held_out(two_cohorts: Path) -> None:
 def test_cases_without_folds_are_dealt_out_the_same_way_each_time(write_cohort: Write) -> None:
     folder = write_cohort("full", ALL, [EMPTY] * 7).parent.parent
     parts = [[case["case"] for case in validation_cases(folder, fold=fold)] for fold in range(5)]
-    assert sorted(sum(parts, [])) == [f"case{index}" for index in range(7)]
+    assert sorted(name for part in parts for name in part) == [f"case{index}" for index in range(7)]
     assert parts == [[case["case"] for case in validation_cases(folder, fold=fold)] for fold in range(5)]
 
 

@@ -7,7 +7,10 @@ from bundle.organs import ORGANS, PAIRED, Vocabulary, find_organ
 
 
 def test_values_are_the_challenge_s() -> None:
-    expected = ["spleen", "right kidney", "left kidney", "gallbladder", "esophagus", "liver", "stomach", "aorta", "inferior vena cava", "portal and splenic vein", "pancreas", "right adrenal gland", "left adrenal gland"]
+    expected = [
+        "spleen", "right kidney", "left kidney", "gallbladder", "esophagus", "liver", "stomach", "aorta",
+        "inferior vena cava", "portal and splenic vein", "pancreas", "right adrenal gland", "left adrenal gland",
+    ]  # fmt: skip
     assert [(organ.value, organ.name) for organ in ORGANS] == list(enumerate(expected, start=1))
 
 

@@ -38,7 +38,7 @@ def scores() -> torch.Tensor:
             [[U, U, U, U], [U, U, U, U], [U, U, U, U], [U, U, U, U]],
             [[0, 0, 1, 1], [0, 1, 1, 2], [0, 1, 2, 2], [0, 0, 2, 2]],
         ),
-        (  # spleen annotated and marked in two voxels: elsewhere it is known to be absent, so the next best class counts
+        (  # spleen annotated and marked in two voxels: elsewhere it is absent, so the next best class counts
             "one organ",
             [1],
             [[U, U, 1, U], [U, U, 1, U], [U, U, U, U], [U, U, U, U]],
