@@ -31,11 +31,11 @@ def tiny_cohorts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_command() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run `python -m …` as a user would, from the root or another folder."""
 
-    def run(*arguments: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: object, cwd: Path = ROOT, timeout: int = 600) -> subprocess.CompletedProcess[str]:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("COV_")}
         environment.pop("PYTHONPATH", None)
         command = [sys.executable, *map(str, arguments)]
-        return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600)
+        return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout)
 
     return run
 

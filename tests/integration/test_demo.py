@@ -1,0 +1,40 @@
+"""The demo, whole: small in the fast suite, as the README has it in the slow one."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bundle.evaluation import read_scores
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_a_small_demo_writes_its_report(run_command: Run, tmp_path: Path) -> None:
+    overlay = tmp_path / "small.yaml"
+    overlay.write_text(
+        "warmup_iterations: 3\ntrain_iterations: 3\nrefresh_interval: 2\nhistory_interval: 1\n"
+        "network_def::channels: [4, 8]\nnetwork_def::strides: [2]\n"
+    )
+    finished = run_command(
+        "-m", "scripts", "demo", "--output", tmp_path / "demo", "--overlays", overlay,
+        "--full", 2, "--partial", 1, "--test", 1, "--grid", "24,24,12",
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    assert f"the report is {tmp_path / 'demo' / 'report.html'}" in finished.stdout
+    html = (tmp_path / "demo" / "report.html").read_text()
+    for heading in ("Scores per organ", "Segmentations of held-out cases", "Losses", "Organ proportions"):
+        assert heading in html
+    assert html.count("<img") == 4
+
+
+@pytest.mark.slow
+def test_the_demo_reaches_its_score(run_command: Run, tmp_path: Path) -> None:
+    finished = run_command("-m", "scripts", "demo", "--output", tmp_path, timeout=1800)
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    _, before = read_scores(tmp_path / "warmup")
+    _, after = read_scores(tmp_path / "model")
+    assert after["mean"]["dice"] >= 0.60
+    assert len(after["organs"]) == 13
+    assert before["cases"] == after["cases"] == 8
