@@ -131,7 +131,9 @@ def plot_losses(history: Sequence[Mapping[str, Any]]) -> Figure:
     second.set(title="stage 2: all cases", xlabel="iteration")
     second.axhline(0, color="#b8c0cc", linewidth=0.8)
     if train:
-        second.legend(frameon=False)
+        low, high = second.get_ylim()
+        second.set_ylim(low, high + 0.15 * (high - low))  # room for the legend
+        second.legend(frameon=False, loc="upper center", ncols=3, fontsize=9)
     return figure
 
 

@@ -98,9 +98,9 @@ def write_report(folder: Path, supervision: str, seconds: float) -> Path:
     columns = {"truth": [folder / "data" / "test" / "labelsTs" / f"{name}.nii.gz" for name in names]}
     for stage, checkpoint in STAGES.items():
         columns[stage] = [folder / checkpoint / "segmentations" / f"{name}.nii.gz" for name in names]
-    page.figure(
-        plot_slices(images, columns, Vocabulary(prior.names[1:])), "The axial slice that shows the most organs."
-    )
+    slices = plot_slices(images, columns, Vocabulary(prior.names[1:]))
+    slices.savefig(folder / "slices.png", dpi=90)
+    page.figure(slices, "The axial slice that shows the most organs.")
     page.heading("Losses")
     page.figure(plot_losses(history), "Means over a few iterations each.")
     if any(record["kind"] == "refresh" for record in history):
