@@ -36,6 +36,15 @@ def predicted_proportions(logits: Tensor) -> Tensor:
     return at_least_fp32(logits).softmax(1).flatten(2).mean((0, 2))
 
 
+def split_samples(tensor: Tensor, partial: Tensor) -> tuple[Tensor, Tensor]:
+    """The fully labelled and the partially labelled samples of a batch."""
+    count = int(partial.sum())
+    if not bool(partial[: len(partial) - count].any()):  # full ones first, as batches come: no copy, cheap gradient
+        full, rest = tensor.split([len(partial) - count, count])
+        return full, rest
+    return tensor[~partial], tensor[partial]
+
+
 class SupervisedLoss(nn.Module):
     """Mean voxel cross-entropy, with or without Dice; unknown voxels count for nothing.
 
@@ -198,15 +207,18 @@ class PannLoss(nn.Module):
             logits: B×C×spatial.
             target: `label` (B×1×spatial, completed) and `partial` (B, bool).
         """
-        label, partial = target["label"], target["partial"]
+        partial = target["partial"]
         self.partial_samples, self.proportions = int(partial.sum()), None
+        (full_logits, partial_logits), (full_label, partial_label) = (
+            split_samples(tensor, partial) for tensor in (logits, target["label"])
+        )
         parts: dict[str, Tensor] = {}
-        if self.partial_samples < len(partial):
-            parts["labelled"] = self.supervised(logits[~partial], label[~partial])
+        if len(full_logits):
+            parts["labelled"] = self.supervised(full_logits, full_label)
         if self.partial_samples:
-            parts["partial"] = self.partial_weight * self.supervised(logits[partial], label[partial])
+            parts["partial"] = self.partial_weight * self.supervised(partial_logits, partial_label)
             with torch.autocast(logits.device.type, enabled=False), torch.set_grad_enabled(self.prior_weight > 0):
-                proportions = predicted_proportions(logits[partial])
+                proportions = predicted_proportions(partial_logits)
                 prior = self.prior_weight * self.prior(proportions)
             if self.prior_weight > 0:
                 parts["prior"] = prior

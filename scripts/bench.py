@@ -14,7 +14,7 @@ from monai.networks.nets import UNet
 from torch import Tensor
 from tqdm import tqdm
 
-from bundle.losses import PannLoss, PriorLoss, SupervisedLoss
+from bundle.losses import PannLoss, PriorLoss, SupervisedLoss, split_samples
 
 CLASSES = 14
 Step = Callable[[], None]
@@ -34,9 +34,10 @@ def stage2_step(with_prior: bool, kind: str, size: int) -> Step:
     }
 
     def loss_without_prior(logits: Tensor) -> Tensor:
-        partial = target["partial"]
-        labelled: Tensor = supervised(logits[~partial], target["label"][~partial])
-        return labelled + supervised(logits[partial], target["label"][partial])
+        (full, rest), (full_label, rest_label) = (
+            split_samples(t, target["partial"]) for t in (logits, target["label"])
+        )
+        return supervised(full, full_label) + supervised(rest, rest_label)
 
     def step() -> None:
         optimizer.zero_grad()

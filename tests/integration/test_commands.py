@@ -141,6 +141,17 @@ def test_inference_keeps_the_input_s_geometry(
     assert int(np.asanyarray(made.dataobj).max()) <= 13
 
 
+@pytest.mark.slow
+def test_the_default_config_trains_as_it_stands(run_command: Run, tiny_cohorts: Path, tmp_path: Path) -> None:
+    """No overlay: the paper's 3D U-Net on 64³ patches at 1.5×1.5×2 mm; only the number of iterations is ours."""
+    bundle(
+        run_command, "training", ("train",), dataset_dir=tiny_cohorts, bundle_root=tmp_path, warmup_iterations=2,
+        train_iterations=2, cohorts="full,spleen",
+    )  # fmt: skip
+    assert (tmp_path / "models" / "model.pt").is_file()
+    assert len(list((tmp_path / "eval" / "pseudo_labels" / "spleen").glob("*.npz"))) == 2
+
+
 # --- What a user sees when something is wrong ------------------------------------------------------------------------
 def refused(run: Run, *arguments: object) -> str:
     finished = run(*arguments)

@@ -1,0 +1,64 @@
+"""Every command of the documentation is run, in order, in a copy of the repository, with smaller numbers appended."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ["README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").glob("*.md")))]
+NETWORK = "--network_def::channels [4,8] --network_def::strides [2]"
+SMALLER = {  # how a command begins, and what makes it quick
+    "python -m scripts phantom": "--full 2 --partial 1 --test 1 --grid 32,32,16",
+    "python -m monai.bundle run training": f"--warmup_iterations 2 --train_iterations 2 {NETWORK}",
+    "python -m monai.bundle run evaluating": NETWORK,
+    "python -m monai.bundle run --config_file": NETWORK,
+    "python -m scripts bench loss": "--repeats 1 --size 32",
+}
+
+
+def commands(page: str) -> list[str]:
+    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line]
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("clone")
+    for name in ("bundle", "configs", "scripts"):
+        shutil.copytree(ROOT / name, folder / name)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_of_a_page_work(clone: Path, page: str) -> None:
+    for command in commands(page):
+        (extra,) = [words for start, words in SMALLER.items() if command.startswith(start)]
+        words = [sys.executable, *shlex.split(command)[1:], *shlex.split(extra)]
+        finished = subprocess.run(words, cwd=clone, capture_output=True, text=True, timeout=900)
+        assert finished.returncode == 0, f"{command}\n{finished.stderr[-3000:]}"
+
+
+def test_no_command_hides_outside_a_block_that_is_run() -> None:
+    assert len(commands("README.md")) == 4
+    for page in PAGES:
+        fences = re.findall(r"```(\w*)\n", (ROOT / page).read_text())
+        assert set(fences) <= {"bash", "json", ""}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", (ROOT / page).read_text()):
+        assert (ROOT / page).parent.joinpath(target).exists(), target
+
+
+def test_make_targets_of_the_readme_exist() -> None:
+    targets = re.findall(r"^    make (\S+)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    makefile = (ROOT / "Makefile").read_text()
+    assert targets == ["demo", "test"]
+    assert all(f"\n{target}:" in makefile for target in targets)
