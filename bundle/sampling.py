@@ -24,6 +24,7 @@ from monai.transforms.traits import RandomizableTrait
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 from torch.utils.serialization import config as serialization
+from tqdm import tqdm
 
 from bundle.cohorts import Case, is_full
 
@@ -217,6 +218,12 @@ class PatchDataset(PersistentDataset):
                 self.open_volumes.pop(next(iter(self.open_volumes)))
             self.open_volumes[index] = self._cachecheck(self.data[index])
         return self.open_volumes[index]
+
+    def prepare(self) -> None:
+        """Preprocess all cases now, with a progress bar, rather than inside the first iterations."""
+        missing = [case for case in self.data if not self.cache_file(case).is_file()]
+        for case in tqdm(missing, desc="preprocessing", unit="case", disable=not missing):
+            self._cachecheck(case)
 
     def __getitem__(self, draw: Any) -> dict[str, torch.Tensor]:
         index, seed = draw if isinstance(draw, Draw) else (int(draw), (0, int(draw)))

@@ -185,6 +185,19 @@ def test_another_affine_is_refused(write_cohort: Write) -> None:
     refuse(path, r"its affine differs from that of its image .* by up to 5 mm; copy the image's affine")
 
 
+def test_a_series_of_volumes_is_refused(write_cohort: Write) -> None:
+    path = write_cohort("a", ALL, [None])
+    nib.save(nib.Nifti1Image(np.zeros((4, 4, 4, 2), np.int16), np.eye(4)), path.parent / "case0.nii.gz")
+    refuse(path, r"case0.nii.gz: expected one 3D volume, found an image of shape \(4, 4, 4, 2\)")
+
+
+def test_values_of_float_and_byte_label_maps_are_read_alike(write_cohort: Write) -> None:
+    path = write_cohort("a", {"0": "background", "1": "spleen"}, [EMPTY + 1, EMPTY + 1])
+    label = nib.Nifti1Image(EMPTY.astype(np.float32) + 1, np.eye(4))
+    nib.save(label, path.parent / "case0_label.nii.gz")
+    check_cases(read_cohort(path), progress=False)
+
+
 def test_a_broken_file_is_refused(write_cohort: Write) -> None:
     path = write_cohort("a", ALL, [EMPTY])
     whole = (path.parent / "case0_label.nii.gz").read_bytes()
