@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,15 @@ from torch.optim import Optimizer
 from tqdm import tqdm
 
 from bundle.losses import PannLoss
-from bundle.pseudo_labels import PseudoLabels, Refresh, refresh_pseudo_labels
+from bundle.organs import Vocabulary
+from bundle.pseudo_labels import PseudoLabels, Refresh, doubtful_cohorts, refresh_pseudo_labels
 from bundle.sampling import MixedBatches
 from bundle.trainers import PannEvents
 
 __all__ = ["DualStep", "History", "Progress", "PseudoLabelRefresh", "read_history"]
+
+
+logger = logging.getLogger(__name__)
 
 
 class PseudoLabelRefresh:
@@ -62,6 +67,10 @@ class PseudoLabelRefresh:
         if result is None:
             return
         self.loss.prior.anchor(result.proportions)
+        if engine.state.iteration == 0 and self.loss.prior_weight > 0:
+            names = Vocabulary(self.loader.dataset.organs).channel_names
+            for sentence in doubtful_cohorts(result.given, self.loss.prior.prior.tolist(), names):
+                logger.warning(sentence)
         engine.state.refresh = result
         engine.fire_event(PannEvents.REFRESHED)
 

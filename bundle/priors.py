@@ -26,7 +26,7 @@ def label_proportions(label: NDArray[Any], weights: Weights, channels: int) -> N
     """Share of each channel in a label map, voxels weighted by how often a draw covers them.
 
     Args:
-        label: X×Y×Z label map without unknown voxels.
+        label: X×Y×Z label map; unknown voxels count in the whole, but in no channel's share.
         weights: per axis the coverage (see `Patches.coverage`).
         channels: number of channels, background included.
     """
@@ -36,7 +36,7 @@ def label_proportions(label: NDArray[Any], weights: Weights, channels: int) -> N
         if weight > 0:
             plane = weight * np.multiply.outer(weights[1], weights[2])
             counts += np.bincount(row.ravel(), weights=plane.ravel(), minlength=channels)[:channels]
-    return counts / counts.sum()
+    return counts
 
 
 def probability_proportions(probabilities: NDArray[np.float32], weights: Weights) -> NDArray[np.float64]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,17 @@ from tqdm import tqdm
 from bundle.cohorts import Case
 from bundle.errors import InputError
 from bundle.organs import UNKNOWN, Vocabulary
-from bundle.priors import probability_proportions
+from bundle.priors import label_proportions, probability_proportions
 from bundle.sampling import PatchDataset, Region, partial_indices
 
-__all__ = ["PseudoLabels", "Refresh", "annotated_channels", "complete_labels", "refresh_pseudo_labels"]
+__all__ = [
+    "PseudoLabels",
+    "Refresh",
+    "annotated_channels",
+    "complete_labels",
+    "doubtful_cohorts",
+    "refresh_pseudo_labels",
+]
 
 
 def annotated_channels(case: Case, vocabulary: Vocabulary) -> list[int]:
@@ -100,10 +108,28 @@ class Refresh:
     Args:
         proportions: p̄, cohorts weighted equally as the mini-batches do (C).
         by_cohort: p̄ of each cohort.
+        given: for each cohort the proportions of the organs its annotators marked, by channel.
     """
 
     proportions: Tensor
     by_cohort: dict[str, list[float]]
+    given: dict[str, dict[int, float]]
+
+
+def doubtful_cohorts(
+    given: Mapping[str, Mapping[int, float]], prior: Sequence[float], names: Sequence[str], factor: float = 2.0
+) -> list[str]:
+    """Sentences on cohorts whose annotated organs take a share of the volume far from the prior's.
+
+    Their field of view differs from the fully labelled cohort's, so that the prior may push the wrong way.
+    """
+    return [
+        f"cohort {cohort}: the {names[channel]} takes {share:.2%} of its volume, but {prior[channel]:.2%} in the fully "
+        "labelled cases; their fields of view differ, and the prior may mislead"
+        for cohort, shares in given.items()
+        for channel, share in shares.items()
+        if not prior[channel] / factor <= share <= prior[channel] * factor
+    ]
 
 
 @torch.no_grad()
@@ -118,6 +144,7 @@ def refresh_pseudo_labels(
     vocabulary, was_training = Vocabulary(dataset.organs), network.training
     cohorts = partial_indices(dataset)
     rows: dict[str, list[NDArray[np.float64]]] = {cohort: [] for cohort in cohorts}
+    marked: dict[str, dict[int, list[float]]] = {cohort: {} for cohort in cohorts}
     network.eval()
     jobs = [(cohort, index) for cohort, indices in cohorts.items() for index in indices]
     for cohort, index in tqdm(jobs, desc="pseudo-labels", unit="case", leave=False):
@@ -126,11 +153,19 @@ def refresh_pseudo_labels(
         probabilities = torch.as_tensor(logits)[0].float().softmax(0).cpu()  # C×X×Y×Z
         coverage = dataset.patches.coverage(probabilities.shape[1:])
         rows[cohort].append(probability_proportions(probabilities.numpy(), coverage))
-        completed = complete_labels(probabilities, volume["label"][0], annotated_channels(case, vocabulary))
+        annotated = annotated_channels(case, vocabulary)
+        shares = label_proportions(volume["label"][0].numpy(), coverage, vocabulary.out_channels)
+        for channel in annotated:
+            marked[cohort].setdefault(channel, []).append(shares[channel])
+        completed = complete_labels(probabilities, volume["label"][0], annotated)
         store.write(case, completed.numpy())
     network.train(was_training)
     if not jobs:
         return None
     by_cohort = {cohort: np.mean(row, axis=0) for cohort, row in rows.items()}
     mean = np.mean(list(by_cohort.values()), axis=0)
-    return Refresh(torch.as_tensor(mean), {cohort: row.tolist() for cohort, row in by_cohort.items()})
+    return Refresh(
+        torch.as_tensor(mean),
+        {cohort: row.tolist() for cohort, row in by_cohort.items()},
+        {cohort: {c: float(np.mean(v)) for c, v in channels.items()} for cohort, channels in marked.items()},
+    )

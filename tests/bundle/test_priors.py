@@ -25,6 +25,11 @@ def test_proportions_by_hand() -> None:
     np.testing.assert_allclose(probability_proportions(onehot, weights), [7 / 16, 8 / 16, 1 / 16, 0], rtol=1e-6)
 
 
+def test_unknown_voxels_count_in_the_whole_only() -> None:
+    label = np.array([[[255, 255], [1, 1]], [[255, 255], [1, 255]]], np.uint8)
+    np.testing.assert_allclose(label_proportions(label, [np.array([0.5, 0.5])] * 3, 3), [0, 3 / 8, 0])
+
+
 def dataset_of(tiny_cohorts: Path, folder: Path, patches: Patches) -> PatchDataset:
     keys = ["image", "label"]
     steps = [

@@ -13,7 +13,7 @@ import torch
 
 from bundle.errors import InputError
 from bundle.organs import UNKNOWN, Vocabulary
-from bundle.pseudo_labels import PseudoLabels, annotated_channels, complete_labels
+from bundle.pseudo_labels import PseudoLabels, annotated_channels, complete_labels, doubtful_cohorts
 
 U = UNKNOWN
 CASE = {"cohort": "spleen", "case": "a", "labelled": ["spleen"]}
@@ -139,3 +139,11 @@ def test_a_kill_while_writing_leaves_a_whole_file(tmp_path: Path) -> None:
         assert volume is not None
         assert volume.shape == (48, 48, 32)
         assert (volume == volume[0, 0, 0]).all()
+
+
+def test_a_cohort_of_another_field_of_view_is_doubted() -> None:
+    prior = [0.9, 0.02, 0.08]
+    given = {"spleen": {1: 0.03}, "liver": {2: 0.2}, "cut": {1: 0.005, 2: 0.08}}
+    first, second = doubtful_cohorts(given, prior, ["background", "spleen", "liver"])
+    assert first.startswith("cohort liver: the liver takes 20.00% of its volume, but 8.00%")
+    assert second.startswith("cohort cut: the spleen takes 0.50%")
