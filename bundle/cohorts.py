@@ -14,6 +14,7 @@ A case is a plain dict, as MONAI's transforms want it:
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,11 +27,12 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from bundle.errors import InputError
-from bundle.organs import BACKGROUND, PAIRED, UNKNOWN, Vocabulary, find_organ, normalize
+from bundle.organs import AMBIGUOUS, BACKGROUND, IGNORED, ORGANS, UNKNOWN, Vocabulary, find_organ, normalize
 
 __all__ = [
     "SUPERVISIONS",
     "check_cases",
+    "evaluation_cases",
     "find_cohorts",
     "full_cases",
     "is_full",
@@ -42,14 +44,25 @@ __all__ = [
 ]
 
 Case = dict[str, Any]
+Meaning = str | int  # an organ's name, or BACKGROUND, UNKNOWN or IGNORED
 
+logger = logging.getLogger(__name__)
+
+SECTIONS = ("training", "validation", "test")
 SUPERVISIONS = ("full", "semi", "partial", "pann")
 LESION_WORDS = {
     "cancer", "tumor", "tumors", "tumour", "tumours", "cyst", "cysts", "lesion", "lesions", "mass", "masses",
     "metastasis", "metastases", "nodule", "nodules",
 }  # fmt: skip
-ADJECTIVES = {"hepatic": "liver", "pancreatic": "pancreas", "splenic": "spleen", "gastric": "stomach"}
-IGNORE_NAMES = {"ignore", "unknown", "unlabeled", "unlabelled"}
+FILLERS = {"primary", "primaries", "of", "the", "malignant", "benign"}
+ADJECTIVES = {
+    "renal": "kidney",
+    "hepatic": "liver",
+    "pancreatic": "pancreas",
+    "splenic": "spleen",
+    "gastric": "stomach",
+}
+IGNORE_NAMES = {"ignore", "ignored", "unknown", "unlabeled", "unlabelled"}
 AFFINE_TOLERANCE = 1e-3  # mm, over the whole volume: rounding of a header is not a shifted label
 
 
@@ -72,6 +85,8 @@ def names_by_value(labels: Mapping[str, Any], path: Path) -> dict[int, list[str]
         raise InputError(
             f'{path}: expected "labels" such as {{"1": "spleen"}} or {{"spleen": 1}}, found {dict(labels)}'
         ) from None
+    if min(names, default=0) < 0:
+        raise InputError(f'{path}: expected values of at least 0 in "labels", found {min(names)}')
     return names
 
 
@@ -79,37 +94,51 @@ def is_lesion(name: str) -> bool:
     return bool(LESION_WORDS & set(normalize(name).split()))
 
 
-def organ_of_lesion(name: str, organs: set[str], path: Path) -> str:
-    """The organ a lesion belongs to: the one its name says, else the only one of the cohort."""
-    words = [ADJECTIVES.get(word, word) for word in normalize(name).split() if word not in LESION_WORDS]
-    named = find_organ(" ".join(words))
-    if named is not None:
-        return named.name
-    if len(organs) == 1:
-        return next(iter(organs))
-    choices = ", ".join(sorted(organs)) or "none"
-    raise InputError(
-        f'{path}: label "{name}" is a lesion, but the organ it lies in is not clear (organs declared: {choices}); '
-        f'name it after its organ in "labels", for instance "{next(iter(sorted(organs)), "liver")} tumor"'
-    )
+def site_of(lesion: str) -> str:
+    """What a lesion lies in, as its name says; empty for a bare "tumor"."""
+    words = [word for word in normalize(lesion).split() if word not in LESION_WORDS | FILLERS]
+    return " ".join(ADJECTIVES.get(word, word) for word in words)
 
 
-def organ_names(names: Mapping[int, Sequence[str]], path: Path) -> dict[int, str | None]:
-    """For every declared value the organ it marks; None for background and structures outside the vocabulary."""
-    found = {value: [find_organ(name) for name in all_names] for value, all_names in names.items()}
-    organs = {organ.name for candidates in found.values() for organ in candidates if organ is not None}
-    result: dict[int, str | None] = {}
+def meaning_of(name: str) -> Meaning:
+    """What a structure's name means: an organ's name, or BACKGROUND, UNKNOWN or IGNORED."""
+    organ = find_organ(name)
+    if organ is not None:
+        return organ.name
+    if normalize(name) in IGNORE_NAMES:
+        return IGNORED
+    return UNKNOWN if normalize(name) in AMBIGUOUS else BACKGROUND
+
+
+def meanings(names: Mapping[int, Sequence[str]], path: Path) -> dict[int, Meaning]:
+    """What every declared value means. Of several names of a value (nnU-Net's regions) the most telling one counts."""
+    structures = {value: [name for name in all_names if not is_lesion(name)] for value, all_names in names.items()}
+    sites = {meaning_of(name) for value in structures for name in structures[value] if value != 0} - {
+        BACKGROUND,
+        IGNORED,
+    }
+    result: dict[int, Meaning] = {}
     for value, all_names in names.items():
-        known = [organ.name for organ in found[value] if organ is not None]
-        lesions = [name for name in all_names if is_lesion(name)]
-        paired = [name for name in all_names if normalize(name) in PAIRED]
-        if known:
-            result[value] = known[0]
-        elif lesions and not paired:
-            result[value] = organ_of_lesion(lesions[0], organs, path)
-        else:
-            result[value] = None
+        found = [meaning_of(name) for name in structures[value]]
+        if not found or (set(found) == {BACKGROUND} and len(found) < len(all_names)):
+            found = [meaning_of_lesion(name, sites, path) for name in all_names if is_lesion(name)]
+        organs = [meaning for meaning in found if isinstance(meaning, str)]
+        result[value] = organs[0] if organs else max(int(meaning) for meaning in found)
     return result
+
+
+def meaning_of_lesion(name: str, sites: set[Meaning], path: Path) -> Meaning:
+    """A lesion is part of what it lies in: what its name says, else the only structure of the cohort that matters."""
+    site = site_of(name)
+    if site:
+        return meaning_of(site)
+    if len(sites) == 1:
+        return next(iter(sites))
+    choices = ", ".join(sorted(str(site) for site in sites if isinstance(site, str))) or "none"
+    raise InputError(
+        f'{path}: label "{name}" is a lesion, but what it lies in is not clear (organs declared: {choices}); name it '
+        'after that in "labels", for instance "liver tumor" or "lung tumor"'
+    )
 
 
 def map_values(
@@ -121,25 +150,25 @@ def map_values(
     Zero is background only where every organ is annotated: elsewhere it means "none of the label set". A declared
     structure outside the vocabulary is known to be background.
     """
-    rest = BACKGROUND if set(labelled) == set(vocabulary.names) else UNKNOWN
-    values: dict[int, int] = {0: rest}
-    for value, organ in organ_names(names, path).items():
-        all_names = {normalize(name) for name in names[value]}
+    values: dict[int, int] = {0: BACKGROUND if set(labelled) == set(vocabulary.names) else UNKNOWN}
+    for value, meaning in meanings(names, path).items():
         if value == 0:
             continue
-        if organ is None:
-            values[value] = UNKNOWN if all_names & (IGNORE_NAMES | set(PAIRED)) else BACKGROUND
-        elif organ not in vocabulary:
+        if not isinstance(meaning, str):
+            values[value] = meaning
+        elif meaning not in vocabulary:
             values[value] = BACKGROUND
         else:
-            values[value] = int(vocabulary.channel(organ) or 0) if organ in labelled else UNKNOWN
+            values[value] = int(vocabulary.channel(meaning) or 0) if meaning in labelled else UNKNOWN
     return values
 
 
-def label_set(names: Mapping[int, Sequence[str]], vocabulary: Vocabulary, path: Path) -> list[str]:
-    """The organs of the vocabulary that a cohort's `labels` declare, in the vocabulary's order."""
-    declared = set(organ_names(names, path).values())
-    return [name for name in vocabulary.names if name in declared]
+def declared_organs(names: Mapping[int, Sequence[str]]) -> list[str]:
+    """The organs that `labels` name as such. A lesion alone does not make its organ annotated."""
+    found = {
+        organ.name for all_names in names.values() for name in all_names if (organ := find_organ(name)) is not None
+    }
+    return [organ.name for organ in ORGANS if organ.name in found]
 
 
 # --- Reading a datalist ----------------------------------------------------------------------------------------------
@@ -159,6 +188,10 @@ def read_datalist(path: Path) -> dict[str, Any]:
 
 def listed_cases(datalist: Mapping[str, Any], section: str, path: Path) -> list[Case]:
     """The entries of a section. nnU-Net v2 lists none and keeps to file names: imagesTr/CASE_0000 and labelsTr/CASE."""
+    if "file_ending" not in datalist and not any(name in datalist for name in SECTIONS):
+        raise InputError(
+            f'{path}: expected a list of cases under "training" or "test", found only {", ".join(datalist)}'
+        )
     entries = datalist.get(section)
     if entries is None and "file_ending" in datalist:
         part, ending = "Ts" if section == "test" else "Tr", str(datalist["file_ending"])
@@ -176,20 +209,28 @@ def listed_cases(datalist: Mapping[str, Any], section: str, path: Path) -> list[
     return cases
 
 
-def case_label_set(entry: Case, default: list[str], vocabulary: Vocabulary, path: Path) -> list[str]:
+def case_label_set(entry: Case, declared: list[str], path: Path) -> list[str]:
     """The cohort's label set, unless the case says `labelled`; empty for a case without a label file."""
-    if not entry.get("label"):
-        return []
     if "labelled" not in entry:
-        return default
-    for name in entry["labelled"]:
-        if find_organ(name) is None:
+        return declared if entry.get("label") else []
+    said, where = entry["labelled"], f'{path}: "labelled" of {entry["image"]}'
+    if not isinstance(said, list) or not all(isinstance(name, str) for name in said):
+        raise InputError(f'{where}: expected a list of organ names such as ["liver"], found {said}')
+    if said and not entry.get("label"):
+        raise InputError(f"{where} names {', '.join(said)}, but the case has no label; add its label map")
+    chosen = []
+    for name in said:
+        organ = find_organ(name)
+        if organ is None:
+            known = ", ".join(Vocabulary().names)
+            raise InputError(f'{where} names "{name}", which is not in the vocabulary; use names from: {known}')
+        if organ.name not in declared:
             raise InputError(
-                f'{path}: "labelled" of {entry["image"]} names "{name}", which is not in the vocabulary; '
-                f"use names from: {', '.join(Vocabulary().names)}"
+                f'{where} names "{name}", but "labels" gives no value to it, so it cannot be annotated; '
+                f"organs declared: {', '.join(declared) or 'none'}"
             )
-    chosen = {vocabulary.channel(name) for name in entry["labelled"]}
-    return [name for name in vocabulary.names if vocabulary.channel(name) in chosen]
+        chosen.append(organ.name)
+    return chosen
 
 
 def case_name(image: str) -> str:
@@ -213,10 +254,11 @@ def read_cohort(path: str | Path, vocabulary: Vocabulary | None = None, section:
     path, vocabulary = Path(path), vocabulary or Vocabulary()
     datalist = read_datalist(path)
     names = names_by_value(datalist["labels"], path)
-    default = label_set(names, vocabulary, path)
+    declared = declared_organs(names)
     cases = []
     for entry in listed_cases(datalist, section, path):
-        labelled = case_label_set(entry, default, vocabulary, path)
+        annotated = case_label_set(entry, declared, path)
+        labelled = [name for name in vocabulary.names if name in annotated]
         case: Case = {
             "image": str(path.parent / entry["image"]),
             "case": case_name(entry["image"]),
@@ -242,8 +284,8 @@ def find_cohorts(dataset_dir: str | Path, cohorts: str | Sequence[str] | None = 
                 "--dataset_dir"
             )
         return found
-    if isinstance(cohorts, str):
-        cohorts = cohorts.split(",")
+    if not isinstance(cohorts, list | tuple):
+        cohorts = str(cohorts).split(",")
     paths = [root / str(cohort).strip() for cohort in cohorts]
     return [path if path.suffix == ".json" else path / "dataset.json" for path in paths]
 
@@ -302,7 +344,11 @@ def held_out(cases: Sequence[Case], fold: int | None, folds: int = 5) -> list[bo
         return [False] * len(cases)
     count = min(folds, len(cases))
     parts = partition_dataset(range(len(cases)), num_partitions=count, shuffle=True, seed=0)
-    return [fold_of(case, index, parts) == fold for index, case in enumerate(cases)]
+    numbers = [fold_of(case, index, parts) for index, case in enumerate(cases)]
+    if fold not in numbers:
+        known = ", ".join(str(number) for number in sorted(set(numbers)))
+        raise InputError(f"fold: expected one of {known}, or null to hold nothing out, found {fold}")
+    return [number == fold for number in numbers]
 
 
 def unannotated(case: Case) -> Case:
@@ -340,9 +386,46 @@ def training_cases(
     kept = [case for case, out in zip(full, held_out(full, fold), strict=True) if not out]
     if not kept:
         raise InputError(f"{dataset_dir}: fold {fold} holds out every fully labelled case; choose another fold")
+    log_label_sets(cases)
     if supervision == "full":
         return kept
+    if not partial:
+        logger.warning("supervision %s: no case is partially labelled, so stage 2 trains as `full` does", supervision)
     return kept + ([unannotated(case) for case in partial] if supervision == "semi" else partial)
+
+
+def log_label_sets(cases: Sequence[Case]) -> None:
+    """Tell how the cohorts were understood: a wrong name is easier to see here than in the scores."""
+    cohorts: dict[str, list[Case]] = {}
+    for case in cases:
+        cohorts.setdefault(case["cohort"], []).append(case)
+    for cohort, members in cohorts.items():
+        sets = {", ".join(case["labelled"]) or "nothing" for case in members}
+        logger.info("cohort %s: %d cases, annotated: %s", cohort, len(members), "; or ".join(sorted(sets)))
+
+
+def evaluation_cases(
+    dataset_dir: str | Path,
+    cohorts: str | Sequence[str] | None = None,
+    organs: Sequence[str] | None = None,
+    section: str = "test",
+) -> list[Case]:
+    """The labelled cases of a section, checked.
+
+    Raises:
+        InputError: when there is none, or when two of them would be saved under one name.
+    """
+    cases = [case for case in load_cases(dataset_dir, cohorts, organs, section) if "label" in case]
+    if not cases:
+        raise InputError(f'{dataset_dir}: no labelled case in the section "{section}" of any cohort; choose --section')
+    names = [Path(case["image"]).name for case in cases]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(
+                f"{dataset_dir}: two cases are called {name}; evaluate their cohorts one by one: --cohorts"
+            )
+    check_cases(cases)
+    return cases
 
 
 def validation_cases(

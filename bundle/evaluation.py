@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bundle.cohorts import Case
-from bundle.organs import Vocabulary
+from bundle.organs import IGNORED, Vocabulary
 
 __all__ = ["METRICS", "OrganScores", "format_table", "read_scores", "score_case", "score_organ", "summarize"]
 
@@ -82,8 +82,12 @@ def score_case(
     labelled: Sequence[str] | None = None,
     tolerance: float = 2.0,
 ) -> list[Row]:
-    """One row per organ of the vocabulary. ``labelled`` is the case's label set; None means all organs."""
+    """One row per organ of the vocabulary. ``labelled`` is the case's label set; None means all organs.
+
+    What is predicted in ignored voxels counts neither for nor against.
+    """
     rows = []
+    prediction = prediction.where(truth != IGNORED, 0)
     for channel, name in enumerate(vocabulary.names, start=1):
         if labelled is not None and name not in labelled:
             row: Row = {"status": "unlabelled", **dict.fromkeys(METRICS)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 from tqdm import tqdm
 
+from bundle.errors import InputError
 from bundle.losses import PannLoss
 from bundle.organs import Vocabulary
 from bundle.pseudo_labels import PseudoLabels, Refresh, doubtful_cohorts, refresh_pseudo_labels
@@ -110,11 +112,11 @@ class History:
     """What the training did, as JSON lines: losses, p̄, ν and μ, averaged over ``interval`` iterations; refreshes.
 
     Args:
-        path: the file; a stage begins it anew unless ``append``.
+        path: the file; what an earlier run of this stage left there goes.
         stage: name of the stage.
         interval: iterations per line.
         loss: stage 2's loss, for its parts and duals.
-        append: keep what the file has, for a stage that follows another.
+        append: keep what other stages wrote, for a stage that follows them.
     """
 
     def __init__(
@@ -134,8 +136,9 @@ class History:
 
     def start(self, engine: Engine) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        if not self.append:
-            self.path.write_text("")
+        kept = read_history(self.path) if self.append and self.path.is_file() else []
+        lines = [json.dumps(record) + "\n" for record in kept if record["stage"] != self.stage]
+        self.path.write_text("".join(lines))
 
     def add(self, name: str, value: Any) -> None:
         self.sums[name] = self.sums.get(name, 0) + value
@@ -155,6 +158,11 @@ class History:
             prior = self.loss.prior
             record |= {"tracked": prior.tracked.tolist(), "nu": prior.nu.tolist(), "mu": prior.mu.tolist()}
         self.sums, self.counts = {}, {}
+        if not math.isfinite(record["loss"]):
+            raise InputError(
+                f"{self.stage}: the loss became {record['loss']} before iteration {engine.state.iteration}; lower the "
+                "learning rate, or look for scans that are not in Hounsfield units"
+            )
         self.record("step", engine.state.iteration, **record)
 
     def write_refresh(self, engine: Engine) -> None:
@@ -188,7 +196,7 @@ class Progress:
     def attach(self, engine: Engine) -> None:
         engine.add_event_handler(Events.STARTED, self.start)
         engine.add_event_handler(Events.ITERATION_COMPLETED, self.advance)
-        engine.add_event_handler(Events.COMPLETED | Events.TERMINATE | Events.EXCEPTION_RAISED, self.close)
+        engine.add_event_handler(Events.COMPLETED | Events.EXCEPTION_RAISED, self.close)
 
     def start(self, engine: Engine) -> None:
         total = (engine.state.max_epochs or 1) * (engine.state.epoch_length or 0)
@@ -205,4 +213,6 @@ class Progress:
         if self.bar is not None:
             self.bar.close()
         if error:
-            raise error[0]  # Ignite leaves an exception to its handlers
+            # Ignite leaves an exception to its first handler. Raising it here, before a CheckpointSaver further down
+            # the list sees it, keeps the weights of a broken run from being saved under a finished one's name.
+            raise error[0]

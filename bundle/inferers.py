@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bundle.cohorts import not_a_volume
 from bundle.errors import InputError
 
 __all__ = ["find_images"]
@@ -14,12 +15,17 @@ def find_images(folder: str | Path) -> list[dict[str, str]]:
     """The NIfTI files of a folder, or the one file given, as MONAI items.
 
     Raises:
-        InputError: when there is none.
+        InputError: when there is none, or one of them is not a volume.
     """
     path = Path(folder)
-    if path.is_file():
-        return [{"image": str(path)}]
-    images = sorted(file for ending in ("*.nii.gz", "*.nii") for file in path.glob(ending))
+    images = (
+        [path] if path.is_file() else sorted(file for ending in ("*.nii.gz", "*.nii") for file in path.glob(ending))
+    )
     if not images:
         raise InputError(f"{path}: no .nii.gz or .nii file found; give a folder of CT scans as --dataset_dir")
-    return [{"image": str(image)} for image in images]
+    items = [{"image": str(image)} for image in images]
+    for item in items:
+        problem = not_a_volume(item)
+        if problem is not None:
+            raise InputError(problem)
+    return items

@@ -28,7 +28,7 @@ def at_least_fp32(tensor: Tensor) -> Tensor:
 def predicted_proportions(logits: Tensor) -> Tensor:
     """p̄ of a batch: the mean softmax output over all its voxels, at least fp32.
 
-    The one place where predictions become proportions: a mean over several processes enters here.
+    The one place where the predictions of a batch become proportions: a mean over several processes enters here.
 
     Args:
         logits: B×C×spatial.
@@ -66,7 +66,8 @@ class SupervisedLoss(nn.Module):
         """
         with torch.autocast(logits.device.type, enabled=False):
             logits, target = at_least_fp32(logits), label[:, 0].long()
-            known = target != UNKNOWN
+            known = target < logits.shape[1]  # neither unknown nor ignored
+            target = target.where(known, UNKNOWN)
             # The mean over known voxels; a batch with none of them has loss 0, not 0/0.
             loss = F.cross_entropy(logits, target, ignore_index=UNKNOWN, reduction="sum") / known.sum().clamp(min=1)
             if self.dice is not None:

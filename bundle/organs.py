@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from bundle.errors import InputError
 
-__all__ = ["BACKGROUND", "ORGANS", "PAIRED", "UNKNOWN", "Organ", "Vocabulary", "find_organ", "normalize"]
+__all__ = ["AMBIGUOUS", "BACKGROUND", "IGNORED", "ORGANS", "UNKNOWN", "Organ", "Vocabulary", "find_organ", "normalize"]
 
 BACKGROUND = 0  # in a loaded label map: known to be no organ of the vocabulary
-UNKNOWN = 255  # in a loaded label map: the annotators did not say
+UNKNOWN = 255  # in a loaded label map: the annotators did not say, a pseudo-label may
+IGNORED = 254  # in a loaded label map: nobody vouches for this voxel; it is neither learned from nor scored
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,14 @@ ORGANS: tuple[Organ, ...] = (
     ),
 )
 
-# Names that cover two organs at once. Such voxels are neither background nor one known organ: they stay unknown.
-PAIRED: dict[str, tuple[str, str]] = {
+# Names that cover two organs, or a part of one. Such voxels are not background, nor one organ for sure: unknown.
+AMBIGUOUS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("kidney", "kidneys", "both kidneys"), ("right kidney", "left kidney")),
     **dict.fromkeys(
         ("adrenal", "adrenals", "adrenal gland", "adrenal glands"), ("right adrenal gland", "left adrenal gland")
     ),
+    **dict.fromkeys(("portal vein", "splenic vein"), ("portal and splenic vein",)),
+    **dict.fromkeys(("hepatic vessel", "hepatic vessels", "liver vessel", "liver vessels", "vessel"), ("liver",)),
 }
 
 
@@ -97,13 +100,15 @@ class Vocabulary:
     """The organs of a run, in order; channel 0 is the background and organ ``i`` is channel ``i + 1``.
 
     Args:
-        names: names or aliases of organs; None means all of them.
+        names: names or aliases of organs, a list or separated by commas; None means all of them.
 
     Raises:
         InputError: for a name the table does not know, or one given twice.
     """
 
-    def __init__(self, names: Sequence[str] | None = None) -> None:
+    def __init__(self, names: str | Sequence[str] | None = None) -> None:
+        if isinstance(names, str):
+            names = names.split(",")
         names = [organ.name for organ in ORGANS] if names is None else list(names)
         self.organs: tuple[Organ, ...] = tuple(self._find(name) for name in names)
         if not self.organs or len(set(self.organs)) < len(self.organs):

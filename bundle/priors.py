@@ -26,7 +26,7 @@ def label_proportions(label: NDArray[Any], weights: Weights, channels: int) -> N
     """Share of each channel in a label map, voxels weighted by how often a draw covers them.
 
     Args:
-        label: X×Y×Z label map; unknown voxels count in the whole, but in no channel's share.
+        label: X×Y×Z label map; unknown and ignored voxels count in the whole, but in no channel's share.
         weights: per axis the coverage (see `Patches.coverage`).
         channels: number of channels, background included.
     """
@@ -89,7 +89,8 @@ def estimate_prior(dataset: PatchDataset, path: str | Path | None = None) -> Pri
     rows, voxels = [], 0
     for index in tqdm(indices, desc="organ proportions of the full cohort", unit="case", leave=False):
         label = dataset.volume(index)["label"][0].numpy()
-        rows.append(label_proportions(label, dataset.patches.coverage(label.shape), vocabulary.out_channels))
+        shares = label_proportions(label, dataset.patches.coverage(label.shape), vocabulary.out_channels)
+        rows.append(shares / shares.sum())  # ignored voxels are left out
         voxels += label.size
     table = np.stack(rows)
     prior = Prior(

@@ -45,7 +45,7 @@ def complete_labels(scores: Tensor, given: Tensor, annotated: list[int]) -> Tens
 
     Args:
         scores: C×spatial, logits or probabilities; changed in place.
-        given: spatial, with `UNKNOWN` where nothing is known.
+        given: spatial, with `UNKNOWN` where nothing is known; ignored voxels stay ignored.
         annotated: channels of the label set.
     """
     scores[annotated] = -torch.inf
@@ -77,7 +77,7 @@ class PseudoLabels:
         unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             with open(unfinished, "wb") as file:
-                np.savez_compressed(file, allow_pickle=False, **slabs)
+                np.savez_compressed(file, **slabs)  # type: ignore[arg-type]
             os.replace(unfinished, path)
         finally:
             unfinished.unlink(missing_ok=True)

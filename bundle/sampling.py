@@ -23,10 +23,10 @@ from monai.data import MetaTensor, PersistentDataset, get_track_meta, set_track_
 from monai.transforms.traits import RandomizableTrait
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
-from torch.utils.serialization import config as serialization
 from tqdm import tqdm
 
 from bundle.cohorts import Case, is_full
+from bundle.errors import InputError
 
 __all__ = ["Draw", "LabelStore", "MixedBatches", "PatchDataset", "Patches", "full_indices", "partial_indices"]
 
@@ -49,6 +49,11 @@ def no_metadata() -> Iterator[None]:
         yield
     finally:
         set_track_meta(before)
+
+
+def find_cause(error: BaseException) -> BaseException:
+    """The first of a chain of errors: MONAI wraps what a transform raises."""
+    return error if error.__cause__ is None else find_cause(error.__cause__)
 
 
 def describe(value: Any) -> Any:
@@ -195,7 +200,11 @@ class PatchDataset(PersistentDataset):
     def _cachecheck(self, item_transformed: Case) -> dict[str, Any]:
         path = self.cache_file(item_transformed)
         if not path.is_file():
-            made = self._pre_transform(dict(item_transformed))
+            try:
+                made = self._pre_transform(dict(item_transformed))
+            except Exception as error:
+                reason = str(find_cause(error)).splitlines()[0]
+                raise InputError(f"{item_transformed['image']}: cannot be preprocessed ({reason})") from error
             tensors = {
                 key: [plain(part) for part in value] if isinstance(value, list) else plain(value)
                 for key, value in made.items()
@@ -205,10 +214,7 @@ class PatchDataset(PersistentDataset):
             partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
             torch.save(tensors, partial)
             os.replace(partial, path)
-        with serialization.patch(  # type: ignore[attr-defined]
-            {"load.mmap": True}
-        ):
-            loaded: dict[str, Any] = torch.load(path, weights_only=True)
+        loaded: dict[str, Any] = torch.load(path, weights_only=True, mmap=True)
         return loaded
 
     def volume(self, index: int) -> dict[str, Any]:

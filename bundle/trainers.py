@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
-import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from monai.engines import SupervisedTrainer
 from torch import Tensor, nn
 
 from bundle.errors import InputError
+from bundle.organs import Vocabulary
 
-__all__ = ["PannEvents", "PannTrainer", "load_weights", "prepare_partial_batch", "run_warmup"]
+__all__ = ["PannEvents", "PannTrainer", "load_weights", "prepare_partial_batch", "record_organs", "run_warmup"]
 
 logger = logging.getLogger(__name__)
 
@@ -45,14 +47,31 @@ class PannTrainer(SupervisedTrainer):
         super().__init__(*args, **(ours | kwargs))
 
 
-def load_weights(network: nn.Module, path: str | Path) -> None:
+def record_organs(path: str | Path, organs: Sequence[str] | None = None) -> None:
+    """Write the names of a model's channels beside its weights: numbers alone do not tell which organ is which."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"organs": Vocabulary(organs).names}, indent=2) + "\n")
+
+
+def check_organs(path: Path, organs: Sequence[str] | None) -> None:
+    """The organs recorded beside weights are those of this run."""
+    recorded, wanted = path.with_name("organs.json"), Vocabulary(organs).names
+    known = json.loads(recorded.read_text())["organs"] if recorded.is_file() else wanted
+    if known != wanted:
+        raise InputError(f'{path}: the model was trained for the organs {known}; give them as --organs "{known}"')
+
+
+def load_weights(network: nn.Module, path: str | Path, organs: Sequence[str] | None = None) -> None:
     """Load a state dict into the network.
 
     Raises:
-        InputError: when the file is missing or belongs to another network.
+        InputError: when the file is missing, or belongs to another network or to other organs.
     """
-    if not Path(path).is_file():
+    path = Path(path)
+    if not path.is_file():
         raise InputError(f"{path}: no such weights; train first, or give the path of a checkpoint")
+    check_organs(path, organs)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         network.load_state_dict(state.get("model", state))
@@ -63,12 +82,12 @@ def load_weights(network: nn.Module, path: str | Path) -> None:
         ) from None
 
 
-def run_warmup(trainer: SupervisedTrainer, checkpoint: str | None = None) -> None:
-    """Run stage 1, or take its result from a checkpoint."""
+def run_warmup(
+    trainer: SupervisedTrainer, iterations: int, checkpoint: str | None = None, organs: Sequence[str] | None = None
+) -> None:
+    """Run stage 1; or take its result from a checkpoint; or skip it, for 0 iterations."""
     if checkpoint is not None:
-        load_weights(trainer.network, checkpoint)
+        load_weights(trainer.network, checkpoint, organs)
         logger.info("stage 1 is taken from %s", checkpoint)
-        return
-    started = time.time()
-    trainer.run()
-    logger.info("stage 1 took %.0f s", time.time() - started)
+    elif iterations > 0:
+        trainer.run()

@@ -46,7 +46,7 @@ class MapLabelValuesd(MapTransform):
 
     @staticmethod
     def map_values(label: torch.Tensor, values: Mapping[int, int] | None) -> torch.Tensor:
-        label = label.round().to(torch.int64)
+        label = label.round().to(torch.int64).clamp(min=0)
         if values is None:
             return label.to(torch.uint8)
         table = torch.full((int(max(max(values), int(label.max()))) + 1,), UNKNOWN, dtype=torch.uint8)

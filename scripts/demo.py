@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from bundle.errors import InputError
 from bundle.evaluation import read_scores
 from bundle.handlers import read_history
 from bundle.organs import Vocabulary
@@ -19,6 +20,7 @@ from bundle.reports import Page, plot_before_after, plot_losses, plot_proportion
 
 ROOT = Path(__file__).resolve().parent.parent
 TRAIN, EVALUATE, OVERLAY = (str(ROOT / "configs" / f"{name}.yaml") for name in ("train", "evaluate", "demo"))
+MARKER = ".demo"
 STAGES = {"stage 1": "warmup", "stage 2": "model"}  # what the report calls a model, and its checkpoint
 
 
@@ -54,8 +56,7 @@ def demo(
         test: cases held out for the scores.
         grid: voxels of a scan.
     """
-    started, folder = time.time(), Path(output).resolve()
-    shutil.rmtree(folder, ignore_errors=True)
+    started, folder = time.time(), empty_folder(Path(output).resolve())
     data = make_phantoms(str(folder / "data"), seed, full, partial, test, grid)
     extra = [str(Path(overlay).resolve()) for overlay in ([overlays] if isinstance(overlays, str) else overlays)]
     common = {"dataset_dir": data, "bundle_root": folder, "seed": seed, "supervision": supervision}
@@ -71,6 +72,16 @@ def demo(
         )
     report = write_report(folder, supervision, time.time() - started)
     print(f"the report is {report}")
+
+
+def empty_folder(folder: Path) -> Path:
+    """The folder, emptied if an earlier demo made it; any other folder with something in it is left alone."""
+    if folder.exists() and any(folder.iterdir()) and not (folder / MARKER).is_file():
+        raise InputError(f"{folder}: exists and was not made by the demo; choose another --output")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / MARKER).write_text("made by python -m scripts demo, which empties this folder when it runs again\n")
+    return folder
 
 
 def write_report(folder: Path, supervision: str, seconds: float) -> Path:

@@ -10,6 +10,7 @@ import pytest
 
 from bundle.cohorts import (
     check_cases,
+    evaluation_cases,
     find_cohorts,
     full_cases,
     load_cases,
@@ -19,7 +20,7 @@ from bundle.cohorts import (
     validation_cases,
 )
 from bundle.errors import InputError
-from bundle.organs import BACKGROUND, UNKNOWN, Vocabulary
+from bundle.organs import BACKGROUND, IGNORED, UNKNOWN, Vocabulary
 
 Write = Callable[..., Path]
 EMPTY = np.zeros((4, 4, 4))
@@ -55,8 +56,29 @@ def test_a_lesion_s_own_name_decides_among_several_organs(write_cohort: Write) -
 
 def test_a_lesion_of_no_clear_organ_asks_for_a_name(write_cohort: Write) -> None:
     path = write_cohort("two", {"0": "background", "1": "liver", "2": "spleen", "3": "tumor"}, [EMPTY])
-    with pytest.raises(InputError, match=r'two/dataset.json: label "tumor" is a lesion.*name it after its organ'):
+    with pytest.raises(InputError, match=r'two/dataset.json: label "tumor" is a lesion.*name it after that'):
         read_cohort(path)
+    with pytest.raises(InputError, match=r"organs declared: none"):
+        read_cohort(write_cohort("lung", {"0": "background", "1": "cancer"}, [EMPTY]))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "labels", "labelled", "values"),
+    [
+        ("KiTS", {"0": "background", "1": "kidney", "2": "tumor"}, [], {0: UNKNOWN, 1: UNKNOWN, 2: UNKNOWN}),
+        ("a cyst elsewhere", {"1": "spleen", "2": "renal cyst"}, ["spleen"], {0: UNKNOWN, 1: 1, 2: UNKNOWN}),
+        ("a nodule elsewhere", {"1": "liver", "2": "lung nodule"}, ["liver"], {0: UNKNOWN, 1: 6, 2: BACKGROUND}),
+        ("MSD colon", {"1": "colon cancer primaries"}, [], {0: UNKNOWN, 1: BACKGROUND}),
+        ("MSD vessels", {"1": "Vessel", "2": "liver tumour"}, [], {0: UNKNOWN, 1: UNKNOWN, 2: UNKNOWN}),
+        ("part of an organ", {"1": "portal vein", "2": "liver"}, ["liver"], {0: UNKNOWN, 1: UNKNOWN, 2: 6}),
+    ],
+)
+def test_names_are_taken_at_their_word(
+    write_cohort: Write, dataset: str, labels: dict[str, str], labelled: list[str], values: dict[int, int]
+) -> None:
+    (case,) = read_cohort(write_cohort("a", labels, [EMPTY]))
+    assert case["labelled"] == labelled
+    assert case["values"] == values
 
 
 def test_structures_outside_the_vocabulary_are_known_background(write_cohort: Write) -> None:
@@ -69,7 +91,7 @@ def test_kidneys_without_a_side_and_ignored_voxels_stay_unknown(write_cohort: Wr
     labels = {"background": 0, "kidney": [1, 2, 3], "masses": [2, 3], "tumor": 2, "ignore": 4, "spleen": 5}
     (case,) = read_cohort(write_cohort("kits", labels, [EMPTY]))
     assert case["labelled"] == ["spleen"]
-    assert case["values"] == {0: UNKNOWN, 1: UNKNOWN, 2: UNKNOWN, 3: UNKNOWN, 4: UNKNOWN, 5: 1}
+    assert case["values"] == {0: UNKNOWN, 1: UNKNOWN, 2: UNKNOWN, 3: UNKNOWN, 4: IGNORED, 5: 1}
 
 
 def test_labelled_overrides_the_cohort_and_hides_what_the_file_still_has(write_cohort: Write) -> None:
@@ -85,6 +107,27 @@ def test_labelled_overrides_the_cohort_and_hides_what_the_file_still_has(write_c
 def test_an_unknown_organ_in_labelled_is_an_error(write_cohort: Write) -> None:
     path = write_cohort("full", ALL, [EMPTY], extra=[{"labelled": ["lever"]}])
     with pytest.raises(InputError, match=r'"labelled" of ./case0.nii.gz names "lever".*use names from: spleen'):
+        read_cohort(path)
+
+
+@pytest.mark.parametrize(
+    ("labelled", "message"),
+    [
+        (["aorta"], r'names "aorta", but "labels" gives no value to it.*organs declared: spleen'),
+        ("spleen", r"expected a list of organ names"),
+        (None, r"expected a list of organ names"),
+        ([6], r"expected a list of organ names"),
+    ],
+)
+def test_labelled_must_be_possible(write_cohort: Write, labelled: object, message: str) -> None:
+    path = write_cohort("a", {"0": "background", "1": "spleen"}, [EMPTY], extra=[{"labelled": labelled}])
+    with pytest.raises(InputError, match=message):
+        read_cohort(path)
+
+
+def test_labelled_without_a_label_is_an_error(write_cohort: Write) -> None:
+    path = write_cohort("a", {"0": "background", "1": "spleen"}, [None], extra=[{"labelled": ["spleen"]}])
+    with pytest.raises(InputError, match="names spleen, but the case has no label"):
         read_cohort(path)
 
 
@@ -120,6 +163,8 @@ def test_an_nnunet_folder_works_without_a_list(tmp_path: Path) -> None:
         ("[]", 'expected a JSON object with "labels"'),
         ('{"labels": {"1": "spleen", "two": "liver"}}', r'expected "labels" such as'),
         ('{"labels": {"1": "spleen"}, "training": [{"picture": "a"}]}', r'expected entries such as \{"image"'),
+        ('{"labels": {"1": "spleen"}, "train": []}', r'expected a list of cases under "training" or "test"'),
+        ('{"labels": {"-1": "spleen"}, "training": []}', r"expected values of at least 0"),
     ],
 )
 def test_a_malformed_datalist_is_explained(tmp_path: Path, text: str, message: str) -> None:
@@ -256,3 +301,35 @@ def test_no_full_case_is_an_error_that_says_what_is_annotated(write_cohort: Writ
 def test_an_unknown_supervision_is_an_error(two_cohorts: Path) -> None:
     with pytest.raises(InputError, match="expected one of full, semi, partial, pann"):
         training_cases(two_cohorts, supervision="weak")
+
+
+def test_a_fold_that_does_not_exist_is_an_error(two_cohorts: Path) -> None:
+    with pytest.raises(InputError, match="fold: expected one of 0, 1, 2, or null to hold nothing out, found 7"):
+        training_cases(two_cohorts, fold=7)
+
+
+def test_what_was_understood_is_told(two_cohorts: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        training_cases(two_cohorts)
+    assert "cohort spleen: 2 cases, annotated: nothing; or spleen" in caplog.text
+    with caplog.at_level("WARNING"):
+        training_cases(two_cohorts, cohorts="full")
+    assert "no case is partially labelled" in caplog.text
+
+
+def test_evaluation_takes_checked_labelled_cases_only(write_cohort: Write) -> None:
+    labels = {"0": "background", "1": "spleen"}
+    cases = [{"image": "./case0.nii.gz", "label": "./case0_label.nii.gz"}, "./case1.nii.gz"]
+    path = write_cohort("a", labels, [EMPTY, EMPTY], test=cases)
+    folder = path.parent.parent
+    assert [case["case"] for case in evaluation_cases(folder)] == ["case0"]
+    with pytest.raises(InputError, match='no labelled case in the section "validation"'):
+        evaluation_cases(folder, section="validation")
+    write_cohort("b", labels, [EMPTY], test=cases[:1])
+    with pytest.raises(InputError, match=r"two cases are called case0.nii.gz; evaluate their cohorts one by one"):
+        evaluation_cases(folder)
+    shifted = np.eye(4)
+    shifted[0, 3] = 9
+    nib.save(nib.Nifti1Image(EMPTY.astype(np.uint8), shifted), path.parent / "case0_label.nii.gz")
+    with pytest.raises(InputError, match="its affine differs"):
+        evaluation_cases(folder, "a")

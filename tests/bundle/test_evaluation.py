@@ -10,7 +10,7 @@ from monai.data import MetaTensor
 from scipy.ndimage import distance_transform_edt
 
 from bundle.evaluation import METRICS, OrganScores, format_table, read_scores, score_case, score_organ, summarize
-from bundle.organs import Vocabulary
+from bundle.organs import IGNORED, Vocabulary
 
 
 def block(*bounds: tuple[int, int]) -> torch.Tensor:
@@ -80,6 +80,14 @@ def test_organs_outside_the_label_set_are_not_scored() -> None:
         ("spleen", "scored", 1.0),
         ("liver", "unlabelled", None),
     ]
+
+
+def test_ignored_voxels_count_neither_for_nor_against() -> None:
+    truth = block((3, 7), (3, 7), (3, 7)).long()
+    truth[8:10] = IGNORED
+    prediction = truth.where(truth != IGNORED, 1)
+    (row,) = score_case(prediction, truth, (1, 1, 1), Vocabulary(["spleen"]))
+    assert row["dice"] == 1.0
 
 
 def test_a_summary_leaves_out_what_does_not_apply_and_counts_it() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from monai.bundle import ConfigParser
 
+from bundle.errors import InputError
 from bundle.handlers import read_history
 from bundle.losses import PriorLoss
 from bundle.pseudo_labels import PseudoLabels
@@ -36,7 +37,7 @@ def test_refreshes_and_dual_steps_come_in_order(
 
     history = read_history(tmp_path / "eval" / "history.jsonl")
     assert [(record["kind"], record["iteration"]) for record in history] == [
-        ("refresh", 0), ("refresh", 2), ("step", 2), ("step", 4), ("refresh", 4),
+        ("refresh", 0), ("step", 2), ("refresh", 2), ("step", 4), ("refresh", 4),
     ]  # fmt: skip
     first = history[0]
     assert set(first["by_cohort"]) == {"spleen", "pancreas", "liver"}
@@ -64,3 +65,18 @@ def test_the_refresh_interval_keeps_its_share_when_epochs_change(parser: ConfigP
     parser.parse(reset=True)
     handlers = parser.get_parsed_content("train::handlers")
     assert [handler.interval for handler in handlers if type(handler).__name__ == "PseudoLabelRefresh"] == [10]
+
+
+def test_a_second_run_replaces_the_history_of_its_stage(parser: ConfigParser, tmp_path: Path) -> None:
+    for _ in range(2):
+        parser.parse(reset=True)
+        parser.get_parsed_content("train::trainer").run()
+    assert len(read_history(tmp_path / "eval" / "history.jsonl")) == 5
+
+
+def test_a_loss_that_is_no_number_ends_the_run_without_weights(parser: ConfigParser, tmp_path: Path) -> None:
+    parser.update({"train_learning_rate": float("inf")})
+    parser.parse(reset=True)
+    with pytest.raises(InputError, match="the loss became nan before iteration 2; lower the learning rate"):
+        parser.get_parsed_content("train::trainer").run()
+    assert not (tmp_path / "models" / "model.pt").exists()

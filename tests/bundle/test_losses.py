@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from bundle.errors import InputError
 from bundle.losses import PannLoss, PriorLoss, SupervisedLoss, predicted_proportions
-from bundle.organs import UNKNOWN
+from bundle.organs import IGNORED, UNKNOWN
 
 
 def divergence(q: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
@@ -43,10 +43,11 @@ def test_dice_counts_known_voxels_of_organs_only() -> None:
     assert float(SupervisedLoss("dice_ce")(logits, label)) == pytest.approx(cross_entropy + 1 - dice, rel=1e-4)
 
 
+@pytest.mark.parametrize("value", [UNKNOWN, IGNORED])
 @pytest.mark.parametrize("kind", ["ce", "dice_ce"])
-def test_a_batch_of_unknown_voxels_pulls_nowhere(kind: str) -> None:
+def test_a_batch_of_unknown_or_ignored_voxels_pulls_nowhere(kind: str, value: int) -> None:
     logits = batch(2).float().requires_grad_()
-    SupervisedLoss(kind)(logits, torch.full((2, 1, 5, 4, 3), UNKNOWN, dtype=torch.uint8)).backward()  # type: ignore[arg-type]
+    SupervisedLoss(kind)(logits, torch.full((2, 1, 5, 4, 3), value, dtype=torch.uint8)).backward()  # type: ignore[arg-type]
     assert logits.grad is not None
     assert torch.isfinite(logits.grad).all()
     assert logits.grad.abs().max() < 1e-6

@@ -3,7 +3,7 @@
 import pytest
 
 from bundle.errors import InputError
-from bundle.organs import ORGANS, PAIRED, Vocabulary, find_organ
+from bundle.organs import AMBIGUOUS, ORGANS, Vocabulary, find_organ
 
 
 def test_values_are_the_challenge_s() -> None:
@@ -36,8 +36,8 @@ def test_names_of_public_datasets_are_found(dataset: str, name: str, organ: str)
 def test_every_name_and_alias_means_one_organ() -> None:
     names = [alias for organ in ORGANS for alias in (organ.name, *organ.aliases)]
     assert len(names) == len(set(names))
-    assert not set(PAIRED) & set(names)
-    assert all(set(pair) <= {organ.name for organ in ORGANS} for pair in PAIRED.values())
+    assert not set(AMBIGUOUS) & set(names)
+    assert all(set(covered) <= {organ.name for organ in ORGANS} for covered in AMBIGUOUS.values())
 
 
 def test_colors_and_codes_differ() -> None:
@@ -52,6 +52,11 @@ def test_nine_organs_get_channels_one_to_nine() -> None:
     assert vocabulary.channel("esophagus") is None
     assert vocabulary.channel_def["8"] == "inferior vena cava"
     assert "adrenal" not in vocabulary
+
+
+def test_names_may_come_as_the_command_line_gives_them() -> None:
+    assert Vocabulary("liver").names == ["liver"]
+    assert Vocabulary("liver,spleen").names == Vocabulary(("liver", "spleen")).names == ["liver", "spleen"]
 
 
 def test_unknown_and_repeated_names_are_errors() -> None:

@@ -54,7 +54,7 @@ def drawn_proportions(dataset: PatchDataset, count: int) -> np.ndarray:
 def test_the_prior_is_what_the_batches_show(tiny_cohorts: Path, tmp_path: Path) -> None:
     dataset = dataset_of(tiny_cohorts, tmp_path, Patches((16, 16, 8), margin=(4, 4, 0)))
     prior = np.array(estimate_prior(dataset).proportions)
-    drawn = drawn_proportions(dataset, 3000)
+    drawn = drawn_proportions(dataset, 2000)
     assert prior.sum() == pytest.approx(1)
     large = prior > 0.002
     assert large.sum() >= 5

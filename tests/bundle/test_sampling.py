@@ -10,6 +10,7 @@ import pytest
 import torch
 from monai.transforms import ClassesToIndicesd, Compose, LoadImaged, RandFlipd, RandRotated
 
+from bundle.errors import InputError
 from bundle.organs import UNKNOWN, Vocabulary
 from bundle.pseudo_labels import PseudoLabels
 from bundle.sampling import Draw, MixedBatches, PatchDataset, Patches, describe
@@ -129,6 +130,14 @@ def test_the_cache_is_made_anew_when_a_file_or_the_transforms_change(tmp_path: P
     fingerprint = [describe(step) for step in other.deterministic_transforms()]
     assert str(fingerprint) != str([describe(step) for step in dataset.deterministic_transforms()])
     assert not list((tmp_path / "cache").glob("*.tmp"))
+
+
+def test_a_scan_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    case = make_case(tmp_path, "a", "full")
+    whole = Path(case["image"]).read_bytes()
+    Path(case["image"]).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match=r"a_image.nii.gz: cannot be preprocessed"):
+        make_dataset(tmp_path, [case], Patches((6, 6, 3))).prepare()
 
 
 def test_a_refresh_shows_at_once(tmp_path: Path) -> None:

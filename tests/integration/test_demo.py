@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from bundle.errors import InputError
 from bundle.evaluation import read_scores
+from scripts.demo import empty_folder
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -29,12 +31,22 @@ def test_a_small_demo_writes_its_report(run_command: Run, tmp_path: Path) -> Non
     assert html.count("<img") == 4
 
 
+def test_a_folder_of_the_user_s_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(InputError, match="was not made by the demo; choose another --output"):
+        empty_folder(tmp_path)
+    assert (tmp_path / "thesis.tex").exists()
+    made = empty_folder(tmp_path / "demo")
+    (made / "report.html").write_text("")
+    assert not (empty_folder(made) / "report.html").exists()
+
+
 @pytest.mark.slow
 def test_the_demo_reaches_its_score(run_command: Run, tmp_path: Path) -> None:
-    finished = run_command("-m", "scripts", "demo", "--output", tmp_path, timeout=1800)
+    finished = run_command("-m", "scripts", "demo", "--output", tmp_path / "demo", timeout=1800)
     assert finished.returncode == 0, finished.stderr[-3000:]
-    _, before = read_scores(tmp_path / "warmup")
-    _, after = read_scores(tmp_path / "model")
+    _, before = read_scores(tmp_path / "demo" / "warmup")
+    _, after = read_scores(tmp_path / "demo" / "model")
     assert after["mean"]["dice"] >= 0.60
     assert len(after["organs"]) == 13
     assert before["cases"] == after["cases"] == 8
