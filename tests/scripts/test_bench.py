@@ -1,11 +1,12 @@
 """The benchmarks run and print ratios. They are read by people: no test asserts on time."""
 
+import multiprocessing
 import re
 
 import pytest
 import torch
 
-from scripts.bench import Bench, stage2_step
+from scripts.bench import Bench, peak_memory, stage2_step
 
 
 def test_bench_loss_prints_both_ratios(capsys: pytest.CaptureFixture[str]) -> None:
@@ -20,3 +21,14 @@ def test_both_steps_run_on_any_loss() -> None:
         for with_prior in (True, False):
             stage2_step(with_prior, kind, 32)()
     assert torch.is_grad_enabled()
+
+
+def test_peak_memory_is_that_of_the_process_itself() -> None:
+    ballast = torch.ones(100_000_000, dtype=torch.uint8)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        child = pool.apply(peak_memory)
+    before = peak_memory()
+    assert child < before - 50_000_000
+    more = torch.ones(200_000_000, dtype=torch.uint8)
+    assert peak_memory() > before + 50_000_000
+    assert len(ballast) < len(more)
