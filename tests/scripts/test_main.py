@@ -1,0 +1,20 @@
+"""The command line: every tool is found, and only the one asked for is loaded."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from scripts.__main__ import COMMANDS, load_commands
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_command_is_found() -> None:
+    assert set(load_commands([])) == set(COMMANDS) == {"bench", "demo", "phantom"}
+    assert set(load_commands(["bench"])) == {"bench"}
+
+
+def test_making_phantoms_does_not_wait_for_torch() -> None:
+    program = "from scripts.__main__ import load_commands; import sys; load_commands(['phantom']); print(*sys.modules)"
+    finished = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "torch" not in finished.stdout.split()
