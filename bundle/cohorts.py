@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -287,7 +288,12 @@ def find_cohorts(dataset_dir: str | Path, cohorts: str | Sequence[str] | None = 
     if not isinstance(cohorts, list | tuple):
         cohorts = str(cohorts).split(",")
     paths = [root / str(cohort).strip() for cohort in cohorts]
-    return [path if path.suffix == ".json" else path / "dataset.json" for path in paths]
+    files = [path if path.suffix == ".json" else path / "dataset.json" for path in paths]
+    for file in files:
+        if not file.is_file():
+            known = ", ".join(sorted(path.parent.name for path in root.glob("*/dataset.json"))) or "none"
+            raise InputError(f"{file}: no such cohort; those in {root} are: {known}")
+    return files
 
 
 def load_cases(
@@ -400,8 +406,9 @@ def log_label_sets(cases: Sequence[Case]) -> None:
     for case in cases:
         cohorts.setdefault(case["cohort"], []).append(case)
     for cohort, members in cohorts.items():
-        sets = {", ".join(case["labelled"]) or "nothing" for case in members}
-        logger.info("cohort %s: %d cases, annotated: %s", cohort, len(members), "; or ".join(sorted(sets)))
+        sets = Counter(", ".join(case["labelled"]) or "nothing" for case in members)
+        text = "; ".join(f"{count} × {organs}" for organs, count in sets.items())
+        logger.info("cohort %s: cases annotated with %s", cohort, text)
 
 
 def evaluation_cases(

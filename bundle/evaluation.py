@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import csv
 import json
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,13 +66,21 @@ def score_organ(prediction: Tensor, truth: Tensor, spacing: Sequence[float], tol
     box = bounding_box(prediction | truth)
     pair = {"y_pred": prediction[box][None, None].float(), "y": truth[box][None, None].float()}
     space = [float(step) for step in spacing]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # MONAI's metrics use an argument that MONAI deprecates
+        return row | surface_scores(pair, space, tolerance)
+
+
+def surface_scores(pair: dict[str, Tensor], space: list[float], tolerance: float) -> Row:
+    """All metrics of two masks (1×1×X×Y×Z) that both have voxels."""
     surface: dict[str, Any] = {**pair, "include_background": True, "spacing": space}
-    row["dice"] = float(compute_dice(**pair, include_background=True))
-    row["surface_distance"] = float(compute_average_surface_distance(**surface, symmetric=True))
-    row["hausdorff"] = float(compute_hausdorff_distance(**surface))
-    row["hausdorff95"] = float(compute_hausdorff_distance(**surface, percentile=95))
-    row["surface_dice"] = float(compute_surface_dice(**surface, class_thresholds=[tolerance]))
-    return row
+    return {
+        "dice": float(compute_dice(**pair, include_background=True)),
+        "surface_distance": float(compute_average_surface_distance(**surface, symmetric=True)),
+        "hausdorff": float(compute_hausdorff_distance(**surface)),
+        "hausdorff95": float(compute_hausdorff_distance(**surface, percentile=95)),
+        "surface_dice": float(compute_surface_dice(**surface, class_thresholds=[tolerance])),
+    }
 
 
 def score_case(

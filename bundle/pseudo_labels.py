@@ -125,7 +125,7 @@ def doubtful_cohorts(
     """
     return [
         f"cohort {cohort}: the {names[channel]} takes {share:.2%} of its volume, but {prior[channel]:.2%} in the fully "
-        "labelled cases; their fields of view differ, and the prior may mislead"
+        "labelled cases; if their fields of view differ, the prior misleads there"
         for cohort, shares in given.items()
         for channel, share in shares.items()
         if not prior[channel] / factor <= share <= prior[channel] * factor

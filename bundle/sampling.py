@@ -26,7 +26,6 @@ from torch.utils.data import Sampler
 from tqdm import tqdm
 
 from bundle.cohorts import Case, is_full
-from bundle.errors import InputError
 
 __all__ = ["Draw", "LabelStore", "MixedBatches", "PatchDataset", "Patches", "full_indices", "partial_indices"]
 
@@ -49,11 +48,6 @@ def no_metadata() -> Iterator[None]:
         yield
     finally:
         set_track_meta(before)
-
-
-def find_cause(error: BaseException) -> BaseException:
-    """The first of a chain of errors: MONAI wraps what a transform raises."""
-    return error if error.__cause__ is None else find_cause(error.__cause__)
 
 
 def describe(value: Any) -> Any:
@@ -200,11 +194,7 @@ class PatchDataset(PersistentDataset):
     def _cachecheck(self, item_transformed: Case) -> dict[str, Any]:
         path = self.cache_file(item_transformed)
         if not path.is_file():
-            try:
-                made = self._pre_transform(dict(item_transformed))
-            except Exception as error:
-                reason = str(find_cause(error)).splitlines()[0]
-                raise InputError(f"{item_transformed['image']}: cannot be preprocessed ({reason})") from error
+            made = self._pre_transform(dict(item_transformed))
             tensors = {
                 key: [plain(part) for part in value] if isinstance(value, list) else plain(value)
                 for key, value in made.items()

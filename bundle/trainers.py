@@ -76,9 +76,9 @@ def load_weights(network: nn.Module, path: str | Path, organs: Sequence[str] | N
         state = torch.load(path, map_location="cpu", weights_only=True)
         network.load_state_dict(state.get("model", state))
     except Exception as error:  # torch raises many kinds for a file that is not a checkpoint
-        reason = str(error).splitlines()[0]
+        reason = " ".join(str(error).split())[:200]
         raise InputError(
-            f"{path}: not the weights of this network ({reason}); check `network_def` and `organs`"
+            f"{path}: not the weights of this network ({reason} …); give the overlays and values it was trained with"
         ) from None
 
 

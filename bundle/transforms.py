@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""Dictionary transforms that MONAI does not have: reading a label map in the sense of its case's label set."""
+"""Dictionary transforms of ours: loading that names a broken file, and label maps read in the sense of a label set."""
 
 from __future__ import annotations
 
@@ -8,11 +8,27 @@ from typing import Any
 
 import torch
 from monai.data import MetaTensor
-from monai.transforms import MapTransform
+from monai.transforms import LoadImaged, MapTransform
 
+from bundle.errors import InputError
 from bundle.organs import UNKNOWN
 
-__all__ = ["MapLabelValuesd"]
+__all__ = ["LoadScand", "MapLabelValuesd"]
+
+
+class LoadScand(LoadImaged):
+    """LoadImaged, channel first, that says which file cannot be read."""
+
+    def __init__(self, keys: Any, allow_missing_keys: bool = False) -> None:
+        super().__init__(keys, image_only=True, ensure_channel_first=True, allow_missing_keys=allow_missing_keys)
+
+    def __call__(self, data: Mapping[Hashable, Any], reader: Any = None) -> dict[Hashable, Any]:
+        try:
+            return super().__call__(data, reader)
+        except Exception as error:  # readers raise a dozen kinds for a broken file
+            files = " or ".join(str(data[key]) for key in self.keys if key in data)
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise InputError(f"{files}: cannot be read as an image ({reason}); replace the file") from error
 
 
 class MapLabelValuesd(MapTransform):

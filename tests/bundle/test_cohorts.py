@@ -176,8 +176,10 @@ def test_a_malformed_datalist_is_explained(tmp_path: Path, text: str, message: s
 def test_missing_cohorts_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no dataset.json found"):
         find_cohorts(tmp_path)
-    with pytest.raises(InputError, match=r"spleen.dataset.json: no such file"):
+    with pytest.raises(InputError, match=r"spleen.dataset.json: no such cohort; those in .* are: none"):
         load_cases(tmp_path, "spleen")
+    with pytest.raises(InputError, match=r"dataset.json: no such file"):
+        read_cohort(tmp_path / "dataset.json")
 
 
 def test_two_cases_of_one_name_are_refused(write_cohort: Write) -> None:
@@ -311,7 +313,7 @@ def test_a_fold_that_does_not_exist_is_an_error(two_cohorts: Path) -> None:
 def test_what_was_understood_is_told(two_cohorts: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
         training_cases(two_cohorts)
-    assert "cohort spleen: 2 cases, annotated: nothing; or spleen" in caplog.text
+    assert "cohort spleen: cases annotated with 1 × spleen; 1 × nothing" in caplog.text
     with caplog.at_level("WARNING"):
         training_cases(two_cohorts, cohorts="full")
     assert "no case is partially labelled" in caplog.text

@@ -23,7 +23,9 @@ def test_missing_and_foreign_weights_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"model.pt: no such weights; train first"):
         load_weights(nn.Linear(3, 2), tmp_path / "model.pt")
     torch.save(nn.Linear(4, 2).state_dict(), tmp_path / "model.pt")
-    with pytest.raises(InputError, match=r"not the weights of this network.*check `network_def` and `organs`"):
+    with pytest.raises(
+        InputError, match=r"not the weights of this network.*size mismatch.*give the overlays and values"
+    ):
         load_weights(nn.Linear(3, 2), tmp_path / "model.pt")
     (tmp_path / "model.pt").write_text("no checkpoint")
     with pytest.raises(InputError, match="not the weights of this network"):

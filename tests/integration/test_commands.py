@@ -94,7 +94,7 @@ def test_a_2d_network_trains_evaluates_and_infers_with_one_overlay(
     assert list(summary["organs"]) == ["liver", "spleen"]
     images = tiny_cohorts / "test" / "imagesTs"
     bundle(run_command, "inferring", ("inference", "demo"), **small, **organs, dataset_dir=images)
-    assert len(list((tmp_path / "eval" / "segmentations").glob("*_seg.nii.gz"))) == 2
+    assert len(list((tmp_path / "eval" / "inference").glob("*_seg.nii.gz"))) == 2
 
 
 def test_evaluation_scores_every_case_and_organ_on_the_files_own_grid(
@@ -187,3 +187,27 @@ def test_script_errors_are_one_sentence(run_command: Run, tmp_path: Path) -> Non
     sentence = refused(run_command, "-m", "scripts", "phantom", "--output", tmp_path / "p", "--grid", "96,96")
     assert "grid: expected three numbers" in sentence
     assert not (tmp_path / "p").exists()
+
+
+def test_a_misspelt_option_is_refused(run_command: Run, tiny_cohorts: Path, tmp_path: Path) -> None:
+    sentence = refused(
+        run_command, "-m", "monai.bundle", "run", "training", "--config_file", configs("train", "tiny"),
+        "--dataset_dir", tiny_cohorts, "--bundle_root", tmp_path, "--suprevision", "full",
+    )  # fmt: skip
+    assert 'did you mean "supervision"?' in sentence
+    assert not (tmp_path / "models").exists()
+
+
+def test_a_truncated_scan_is_named_at_inference(
+    run_command: Run, tiny_cohorts: Path, trained: Path, tmp_path: Path
+) -> None:
+    whole = (tiny_cohorts / "test" / "imagesTs" / "test_000.nii.gz").read_bytes()
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "ct.nii.gz").write_bytes(whole[: len(whole) // 2])
+    sentence = refused(
+        run_command, "-m", "monai.bundle", "run", "--config_file", configs("inference", "tiny"),
+        "--dataset_dir", tmp_path / "in", "--output_dir", tmp_path / "out", "--bundle_root", trained,
+    )  # fmt: skip
+    assert "ct.nii.gz: cannot be read as an image" in sentence
+    assert "replace the file" in sentence
+    assert not list((tmp_path / "out").glob("*"))
