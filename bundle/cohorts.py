@@ -114,10 +114,8 @@ def meaning_of(name: str) -> Meaning:
 def meanings(names: Mapping[int, Sequence[str]], path: Path) -> dict[int, Meaning]:
     """What every declared value means. Of several names of a value (nnU-Net's regions) the most telling one counts."""
     structures = {value: [name for name in all_names if not is_lesion(name)] for value, all_names in names.items()}
-    sites = {meaning_of(name) for value in structures for name in structures[value] if value != 0} - {
-        BACKGROUND,
-        IGNORED,
-    }
+    told = {meaning_of(name) for value in structures if value != 0 for name in structures[value]}
+    sites = told - {BACKGROUND, IGNORED}  # where a bare "tumor" may lie
     result: dict[int, Meaning] = {}
     for value, all_names in names.items():
         found = [meaning_of(name) for name in structures[value]]
