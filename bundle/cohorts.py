@@ -325,7 +325,8 @@ def load_cases(
 # --- Choosing cases --------------------------------------------------------------------------------------------------
 def is_full(case: Mapping[str, Any], organs: Sequence[str] | None = None) -> bool:
     """Whether every organ of the vocabulary is annotated. Items without a label set (MONAI Label's) are full."""
-    return set(case.get("labelled", Vocabulary(organs).names)) == set(Vocabulary(organs).names)
+    names = Vocabulary(organs).names
+    return set(case.get("labelled", names)) == set(names)
 
 
 def full_cases(cases: Iterable[Case], organs: Sequence[str] | None = None) -> list[Case]:
