@@ -9,7 +9,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import torch
 from ignite.engine import Engine, Events
 from monai.data import DataLoader
 from monai.utils import CommonKeys
@@ -18,6 +17,7 @@ from torch.optim import Optimizer
 from tqdm import tqdm
 
 from bundle.errors import InputError
+from bundle.inferers import SlabInferer
 from bundle.losses import PannLoss
 from bundle.organs import Vocabulary
 from bundle.pseudo_labels import PseudoLabels, Refresh, doubtful_cohorts, refresh_pseudo_labels
@@ -38,26 +38,24 @@ class PseudoLabelRefresh:
 
     Args:
         network: the network in training.
-        inferer: the inference path, whole volumes.
+        inferer: the inference engine.
         loader: stage 2's loader; its dataset's cases are completed.
         store: where completed labels are written.
         loss: whose duals are anchored.
         interval: K, iterations between refreshes.
-        device: device of the network.
     """
 
     def __init__(
         self,
         network: nn.Module,
-        inferer: Any,
+        inferer: SlabInferer,
         loader: DataLoader,
         store: PseudoLabels,
         loss: PannLoss,
         interval: int,
-        device: torch.device | str,
     ) -> None:
         self.network, self.inferer, self.loader, self.store = network, inferer, loader, store
-        self.loss, self.interval, self.device = loss, int(interval), device
+        self.loss, self.interval = loss, int(interval)
 
     def attach(self, engine: Engine) -> None:
         engine.add_event_handler(Events.STARTED, self.refresh)
@@ -65,7 +63,7 @@ class PseudoLabelRefresh:
         engine.add_event_handler(Events.COMPLETED, self.refresh)
 
     def refresh(self, engine: Engine) -> None:
-        result = refresh_pseudo_labels(self.network, self.inferer, self.loader.dataset, self.store, self.device)
+        result = refresh_pseudo_labels(self.network, self.inferer, self.loader.dataset, self.store)
         if result is None:
             return
         self.loss.prior.anchor(result.proportions)

@@ -1,31 +1,290 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""What inference reads. How a volume is segmented is the config id `inferer`."""
+"""The inference engine: a volume through a network, in memory that does not grow with classes × volume.
+
+Probabilities come in slabs of planes, and whoever asked reduces them at once: to labels on the scan's own grid, to
+labels on the network's, or to pseudo-labels.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+import itertools
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
-from bundle.cohorts import not_a_volume
+import numpy as np
+import torch
+from monai.data import MetaTensor
+from monai.inferers import Inferer
+from numpy.typing import NDArray
+from scipy import ndimage
+from torch import Tensor, nn
+from torch.nn import functional as F
+
 from bundle.errors import InputError
+from bundle.grids import ScanGrid, label_planes
+from bundle.memory import DiskBuffers, peak_memory
+from bundle.predictors import Predictor
+from bundle.windows import Index, Slabs, Windows, only_background, probability_slabs
 
-__all__ = ["find_images"]
+__all__ = ["SlabInferer", "ViewInferer", "find_body", "scan_grid_of"]
+
+Item = TypeVar("Item")
+BLOCK = 4  # edge, in voxels, of the blocks in which the body is looked for
+FUSED_PLANES = 8  # of a file that are touched at a time
+WORKING_BYTES = 150_000_000  # planes on their way to labels
+SMALLEST_BODY = 64  # blocks; what is smaller is noise, or a piece of the table
 
 
-def find_images(folder: str | Path) -> list[dict[str, str]]:
-    """The NIfTI files of a folder, or the one file given, as MONAI items.
+def find_body(image: Tensor, air: float) -> NDArray[np.bool_]:
+    """Blocks of a volume, X×Y×Z, that hold more than air: half of their voxels, and not a few blocks alone.
 
-    Raises:
-        InputError: when there is none, or one of them is not a volume.
+    Args:
+        image: the volume.
+        air: values up to this one are air; where intensities are clipped to soft tissue that includes the lungs.
     """
-    path = Path(folder)
-    images = (
-        [path] if path.is_file() else sorted(file for ending in ("*.nii.gz", "*.nii") for file in path.glob(ending))
+    tissue = (image > air)[None, None].float()
+    blocks = F.avg_pool3d(tissue, BLOCK, ceil_mode=True, count_include_pad=False)[0, 0].numpy() >= 0.5
+    parts, _ = ndimage.label(blocks)
+    sizes = np.bincount(parts.ravel())
+    sizes[0] = 0
+    body: NDArray[np.bool_] = (sizes >= min(SMALLEST_BODY, max(1, sizes.max())))[parts]
+    return body
+
+
+def box_around(blocks: NDArray[np.bool_], shape: Sequence[int], least: Sequence[int]) -> tuple[slice, ...]:
+    """The part of a volume with all blocks that are set and a block's margin, of at least ``least`` voxels."""
+    (box,) = ndimage.find_objects(blocks.astype(np.uint8))
+    region = []
+    for side, total, size in zip(box, shape, least, strict=True):
+        low, high = max(0, (side.start - 1) * BLOCK), min(total, (side.stop + 1) * BLOCK)
+        low = max(0, min(low, (low + high - size) // 2))
+        region.append(slice(low, min(total, max(high, low + size))))
+    return tuple(region)
+
+
+def embed(slabs: Slabs, region: Sequence[slice], shape: Sequence[int], axis: int) -> Slabs:
+    """Slabs of a part of a volume as slabs of the volume, background around them."""
+    outside = [n for other, n in enumerate(shape) if other != axis]
+    inside = [side for other, side in enumerate(region) if other != axis]
+    first, end, channels = region[axis].start, region[axis].stop, 0
+    whole = all(side == slice(0, n) for side, n in zip(inside, outside, strict=True))
+    for start, planes in slabs:
+        if not channels:
+            channels = planes.shape[1]
+            if first:
+                yield 0, only_background(first, channels, outside)
+        if not whole:
+            canvas = only_background(len(planes), channels, outside).clone()
+            canvas[(slice(None), slice(None), *inside)] = planes
+            planes = canvas
+        yield first + start, planes
+    if end < shape[axis]:
+        yield end, only_background(shape[axis] - end, channels, outside)
+
+
+def scan_grid_of(image: Tensor) -> ScanGrid:
+    """The grids of an image, 1×X×Y×Z, that a reading transform brought to the network's grid."""
+    if not isinstance(image, MetaTensor) or "original_affine" not in image.meta:
+        raise ValueError('grid "scan": expected a MetaTensor that knows the affine and the shape of its file')
+    shape = np.asarray(image.meta["spatial_shape"]).reshape(-1)[-3:]
+    affine, network_affine = (
+        np.asarray(matrix, np.float64).reshape(-1, 4, 4)[-1] for matrix in (image.meta["original_affine"], image.affine)
     )
-    if not images:
-        raise InputError(f"{path}: no .nii.gz or .nii file found; give a folder of CT scans as --dataset_dir")
-    items = [{"image": str(image)} for image in images]
-    for item in items:
-        problem = not_a_volume(item)
-        if problem is not None:
-            raise InputError(problem)
-    return items
+    return ScanGrid(shape.tolist(), affine, image.shape[1:], network_affine)
+
+
+class SlabInferer(Inferer):
+    """Sliding windows over a whole volume, reduced to labels slab by slab.
+
+    Called with an image on the network's grid (B×1×X×Y×Z) and the network, it gives labels (B×1×…, uint8) on the grid
+    of the file the image came from, or on the network's. Several networks in a ModuleList are averaged.
+
+    Args:
+        roi_size: voxels of a window. An axis of size 1 is dropped, for a 2D network on slices; -1 is the whole axis.
+        overlap: share of a window that the next one covers again.
+        mode: `gaussian` or `constant`: how windows that overlap are weighted.
+        sw_batch_size: windows evaluated together.
+        air: intensity up to which a voxel is air. Windows then lie over the body only, and none is all air. None
+            evaluates the windows that MONAI's SlidingWindowInferer would.
+        grid: `scan` or `network`: the grid of the labels.
+        flips: axes to mirror (0 right, 1 anterior, 2 superior), all combinations averaged: for networks that were
+            trained with flips.
+        scales: factors by which windows are resized, all averaged.
+        backend: `torch`, `openvino` or `auto`. OpenVINO keeps the weights the network has when it is first called.
+        memory: resident memory the process may take, GB. Sums that would exceed it are held in files; a volume that
+            cannot be segmented within it is refused. None holds all in memory.
+        progress: text before a progress bar over windows; empty for none.
+    """
+
+    def __init__(
+        self,
+        roi_size: Sequence[int],
+        overlap: float = 0.25,
+        mode: str = "gaussian",
+        sw_batch_size: int = 1,
+        air: float | None = None,
+        grid: str = "network",
+        flips: Sequence[int] = (),
+        scales: Sequence[float] = (1.0,),
+        backend: str = "torch",
+        memory: float | None = None,
+        progress: str = "",
+    ) -> None:
+        super().__init__()
+        if grid not in ("scan", "network"):
+            raise InputError(f'inferer: grid is "scan" or "network", not "{grid}"')
+        self.roi_size, self.overlap, self.mode = tuple(int(n) for n in roi_size), float(overlap), mode
+        self.batch, self.air, self.grid, self.progress = int(sw_batch_size), air, grid, progress
+        self.memory = memory
+        self.asked: dict[str, Any] = {"flips": flips or (), "scales": scales or (1.0,), "backend": backend}
+        self.predictors: weakref.WeakKeyDictionary[nn.Module, Predictor] = weakref.WeakKeyDictionary()
+
+    def __call__(self, inputs: Tensor, network: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+        reduce = self.on_scan if self.grid == "scan" else self.on_network
+        return torch.stack([reduce(image, network) for image in inputs])
+
+    def predictor(self, network: nn.Module) -> Predictor:
+        if network not in self.predictors:
+            networks = list(network) if isinstance(network, nn.ModuleList) else [network]
+            self.predictors[network] = Predictor(networks, **self.asked)
+        return self.predictors[network]
+
+    def slabs(self, image: Tensor, network: nn.Module) -> tuple[int, Slabs]:
+        """Probabilities of a volume (X×Y×Z): the axis they are finished along, and slabs across it.
+
+        A volume of nothing but air has one channel, the background.
+        """
+        image = image.as_tensor() if isinstance(image, MetaTensor) else image
+        image = image.cpu().float()
+        shape = image.shape
+        size = [n if n > 0 else total for n, total in zip(self.roi_size, shape, strict=True)]
+        region: tuple[slice, ...] = tuple(slice(0, n) for n in shape)
+        body = None if self.air is None else find_body(image, self.air)
+        if body is not None and not body.any():
+            return 2, iter([(0, only_background(shape[2], 1, shape[:2]))])
+        if body is not None:
+            region = box_around(body, shape, size)
+        padded, inner = pad(image[region], size)
+        windows = Windows(padded.shape, size, self.overlap, self.mode)
+        offset = [side.start - margin.start for side, margin in zip(region, inner, strict=True)]
+        wanted = None if body is None else touches(body, windows, offset)
+        predictor = self.predictor(network)
+        if self.memory is not None:
+            self.keep_within(self.memory * 1e9, windows, predictor)
+        slabs = probability_slabs(padded, predictor, windows, wanted, self.batch, self.progress)
+        return windows.axis, embed(crop(slabs, inner, windows.axis), region, shape, windows.axis)
+
+    def keep_within(self, budget: float, windows: Windows, predictor: Predictor) -> None:
+        """Hold the windows' sums in files if memory does not suffice.
+
+        Raises:
+            InputError: when the network alone takes more.
+        """
+        with torch.inference_mode():
+            channels = predictor(torch.zeros(min(self.batch, 1), 1, *windows.size)).shape[1]
+        taken = peak_memory() + WORKING_BYTES
+        if taken > budget:
+            raise InputError(
+                f"memory: this scan and network take {taken / 1e9:.1f} GB before anything is held, the budget is "
+                f"{budget / 1e9:g} GB; allow more"
+            )
+        if taken + windows.held_bytes(channels) > budget:
+            windows.disk = DiskBuffers()
+
+    @torch.inference_mode()
+    def on_network(self, image: Tensor, network: nn.Module) -> Tensor:
+        """Labels (1×X×Y×Z) on the network's grid."""
+        axis, slabs = self.slabs(image[0], network)
+        labels = torch.empty(image.shape, dtype=torch.uint8)
+        for start, planes in slabs:
+            labels[0].narrow(axis, start, len(planes)).copy_(planes.argmax(1).movedim(0, axis))
+        return labels
+
+    @torch.inference_mode()
+    def on_scan(self, image: Tensor, network: nn.Module) -> Tensor:
+        """Labels (1×X×Y×Z) on the grid of the file the image came from."""
+        grid = scan_grid_of(image)
+        axis, slabs = self.slabs(image[0], network)
+        labels = np.zeros(grid.shape, np.uint8, order="F")  # the order of a NIfTI file
+        planes_of = np.moveaxis(grid.oriented(labels), axis, 0)
+        # Several planes at a time: across a file's first axis, one plane's voxels lie far from each other.
+        for batch in batched(label_planes(slabs, grid, axis), 32):
+            planes_of[batch[0][0] : batch[-1][0] + 1] = np.stack([plane.numpy() for _, plane in batch])
+        return MetaTensor(torch.from_numpy(labels)[None], affine=torch.from_numpy(grid.affine))
+
+
+class ViewInferer(SlabInferer):
+    """Several networks, each with windows of its own, for instance 2D networks on axial, coronal and sagittal slices.
+
+    Their slabs lie across different axes, so the mean of their probabilities exists for the whole volume before the
+    first label does: classes × volume, held in a file.
+
+    Args:
+        views: one inferer per network.
+        memory: as for `SlabInferer`; the file does not count.
+        options: as for `SlabInferer`; windows are the views' own.
+    """
+
+    def __init__(self, views: Sequence[SlabInferer], **options: Any) -> None:
+        super().__init__(views[0].roi_size, **options)
+        self.views = list(views)
+
+    def slabs(self, image: Tensor, network: nn.Module) -> tuple[int, Slabs]:
+        networks = list(network) if isinstance(network, nn.ModuleList) else [network]
+        if len(networks) != len(self.views):
+            raise ValueError(f"expected a ModuleList of {len(self.views)} networks, one for each view")
+        return 2, self.fused(image, networks)
+
+    def fused(self, image: Tensor, networks: Sequence[nn.Module]) -> Slabs:
+        disk, total = DiskBuffers(), torch.empty(0)
+        for view, network in zip(self.views, networks, strict=True):
+            axis, slabs = view.slabs(image, network)
+            for start, planes in slabs:
+                if not len(total):
+                    total = disk.zeros((image.shape[2], planes.shape[1], *image.shape[:2]))  # Z×C×X×Y
+                # Z first here too, then a few of those planes at a time: no more of the file is touched at once.
+                part = planes if axis == 2 else planes.movedim(-1, 0).movedim(1, 2 + axis)
+                for low in range(0, len(part), FUSED_PLANES):
+                    where = total[start + low :] if axis == 2 else total[low:].narrow(2 + axis, start, len(planes))
+                    where[:FUSED_PLANES][: len(part) - low] += part[low : low + FUSED_PLANES] / len(networks)
+                    disk.release()
+        for start in range(0, len(total), FUSED_PLANES):
+            yield start, total[start : start + FUSED_PLANES].clone()
+            disk.release()
+
+
+def batched(items: Iterable[Item], count: int) -> Iterator[list[Item]]:
+    iterator = iter(items)
+    while batch := list(itertools.islice(iterator, count)):
+        yield batch
+
+
+def pad(image: Tensor, size: Sequence[int]) -> tuple[Tensor, list[slice]]:
+    """The volume, zeros around it where it is smaller than a window, and where it lies in there; as MONAI pads."""
+    missing = [max(0, n - total) for n, total in zip(size, image.shape, strict=True)]
+    before = [n // 2 for n in missing]
+    sides = [side for n, half in zip(missing[::-1], before[::-1], strict=True) for side in (half, n - half)]
+    inner = [slice(half, half + total) for half, total in zip(before, image.shape, strict=True)]
+    return F.pad(image, sides) if any(missing) else image, inner
+
+
+def crop(slabs: Slabs, inner: Sequence[slice], axis: int) -> Slabs:
+    """What `pad` added, taken away from slabs."""
+    across, others = inner[axis], [side for other, side in enumerate(inner) if other != axis]
+    for start, planes in slabs:
+        low, high = max(start, across.start), min(start + len(planes), across.stop)
+        if low < high:
+            yield low - across.start, planes[(slice(low - start, high - start), slice(None), *others)]
+
+
+def touches(body: NDArray[np.bool_], windows: Windows, offset: Sequence[int]) -> Callable[[Index], bool]:
+    """Whether a window has any of the body in it; ``offset`` is the place of the windows' volume in the body's."""
+
+    def check(index: Index) -> bool:
+        sides = zip(windows.region(index), offset, strict=True)
+        return bool(
+            body[tuple(slice(max(0, s.start + o) // BLOCK, max(0, -(-(s.stop + o) // BLOCK))) for s, o in sides)].any()
+        )
+
+    return check

@@ -37,6 +37,12 @@ class Organ:
     color: tuple[int, int, int]
     snomed: str
 
+    @property
+    def rgb(self) -> tuple[float, float, float]:
+        """The colour in 0..1, as matplotlib takes it."""
+        red, green, blue = self.color
+        return red / 255, green / 255, blue / 255
+
 
 ORGANS: tuple[Organ, ...] = (
     Organ("spleen", 1, ("spl", "milz"), (157, 78, 221), "78961009"),

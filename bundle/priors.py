@@ -40,10 +40,13 @@ def label_proportions(label: NDArray[Any], weights: Weights, channels: int) -> N
 
 
 def probability_proportions(probabilities: NDArray[np.float32], weights: Weights) -> NDArray[np.float64]:
-    """Mean probability of each channel (C×X×Y×Z), voxels weighted by how often a draw covers them."""
+    """Sum of each channel's probability (C×X×Y×Z), voxels weighted by how often a draw covers them.
+
+    Over a whole volume the weights add up to 1, and the sum is the mean.
+    """
     result = np.asarray(probabilities @ np.asarray(weights[2], np.float32), np.float64)
-    mean: NDArray[np.float64] = result @ weights[1] @ weights[0]
-    return mean / mean.sum()
+    total: NDArray[np.float64] = result @ weights[1] @ weights[0]
+    return total
 
 
 @dataclass

@@ -8,7 +8,6 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,9 +17,10 @@ from tqdm import tqdm
 
 from bundle.cohorts import Case
 from bundle.errors import InputError
+from bundle.inferers import SlabInferer
 from bundle.organs import UNKNOWN, Vocabulary
 from bundle.priors import label_proportions, probability_proportions
-from bundle.sampling import PatchDataset, Region, partial_indices
+from bundle.sampling import PatchDataset, Patches, Region, partial_indices
 
 __all__ = [
     "PseudoLabels",
@@ -132,13 +132,30 @@ def doubtful_cohorts(
     ]
 
 
-@torch.no_grad()
+@torch.inference_mode()
+def complete_case(
+    network: nn.Module, inferer: SlabInferer, volume: Mapping[str, Tensor], annotated: list[int], patches: Patches
+) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
+    """Completed labels of a case, X×Y×Z, and its p̄ (C), weighted by the coverage of the patches."""
+    given = volume["label"][0]
+    coverage = patches.coverage(given.shape)
+    axis, slabs = inferer.slabs(volume["image"][0], network)
+    completed, proportions = torch.empty_like(given), np.zeros(1)
+    across, others = coverage[axis], [weight for other, weight in enumerate(coverage) if other != axis]
+    for start, planes in slabs:
+        scores, here = planes.movedim(1, 0).contiguous(), slice(start, start + len(planes))
+        proportions = proportions + probability_proportions(scores.numpy(), [across[here], *others])
+        known = given.movedim(axis, 0)[here]
+        completed.movedim(axis, 0)[here] = complete_labels(scores, known, annotated)
+    return completed.numpy(), proportions / proportions.sum()
+
+
 def refresh_pseudo_labels(
-    network: nn.Module, inferer: Any, dataset: PatchDataset, store: PseudoLabels, device: torch.device | str
+    network: nn.Module, inferer: SlabInferer, dataset: PatchDataset, store: PseudoLabels
 ) -> Refresh | None:
     """Complete the labels of all partially labelled cases with the network's present weights.
 
-    The case goes through the inference path whole, so the exact p̄ comes for free; it is weighted by the coverage of
+    A case goes through the inference engine whole, so the exact p̄ comes for free; it is weighted by the coverage of
     the patches, which puts it on the footing of the prior. None when there is no partially labelled case.
     """
     vocabulary, was_training = Vocabulary(dataset.organs), network.training
@@ -149,16 +166,14 @@ def refresh_pseudo_labels(
     jobs = [(cohort, index) for cohort, indices in cohorts.items() for index in indices]
     for cohort, index in tqdm(jobs, desc="pseudo-labels", unit="case", leave=False):
         case, volume = dataset.data[index], dataset.volume(index)
-        logits = inferer(volume["image"][None].to(device), network)
-        probabilities = torch.as_tensor(logits)[0].float().softmax(0).cpu()  # C×X×Y×Z
-        coverage = dataset.patches.coverage(probabilities.shape[1:])
-        rows[cohort].append(probability_proportions(probabilities.numpy(), coverage))
         annotated = annotated_channels(case, vocabulary)
-        shares = label_proportions(volume["label"][0].numpy(), coverage, vocabulary.out_channels)
+        completed, proportions = complete_case(network, inferer, volume, annotated, dataset.patches)
+        store.write(case, completed)
+        rows[cohort].append(proportions)
+        label = volume["label"][0].numpy()
+        shares = label_proportions(label, dataset.patches.coverage(label.shape), vocabulary.out_channels)
         for channel in annotated:
             marked[cohort].setdefault(channel, []).append(shares[channel])
-        completed = complete_labels(probabilities, volume["label"][0], annotated)
-        store.write(case, completed.numpy())
     network.train(was_training)
     if not jobs:
         return None

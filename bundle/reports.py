@@ -18,7 +18,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from bundle.organs import Organ, Vocabulary
+from bundle.label_maps import count_by_slice
+from bundle.organs import Vocabulary
+from bundle.previews import richest
 from bundle.priors import Prior
 
 matplotlib.use("Agg")
@@ -188,20 +190,9 @@ def plot_before_after(history: Sequence[Mapping[str, Any]], prior: Prior) -> Fig
 
 
 # --- Pictures of segmentations ---------------------------------------------------------------------------------------
-def color_of(organ: Organ) -> tuple[float, float, float]:
-    red, green, blue = organ.color
-    return red / 255, green / 255, blue / 255
-
-
 def load_canonical(path: str | Path) -> tuple[NDArray[Any], tuple[float, ...]]:
     image = nib.as_closest_canonical(nib.load(path))
     return np.asanyarray(image.dataobj), tuple(float(step) for step in image.header.get_zooms()[:3])
-
-
-def richest_slice(label: NDArray[Any]) -> int:
-    """The axial slice that shows the most organs, the largest area of them deciding between equals."""
-    score = [len(np.unique(label[..., z])) + (label[..., z] > 0).mean() for z in range(label.shape[-1])]
-    return int(np.argmax(score))
 
 
 def draw_slice(axis: Axes, image: NDArray[Any], label: NDArray[Any] | None, aspect: float, organs: Vocabulary) -> None:
@@ -211,7 +202,7 @@ def draw_slice(axis: Axes, image: NDArray[Any], label: NDArray[Any] | None, aspe
     for channel, organ in enumerate(organs, start=1):
         mask = np.zeros(image.T.shape, bool) if label is None else (label[::-1, ::-1] == channel).T
         if mask.any():
-            axis.contour(mask, [0.5], colors=[color_of(organ)], linewidths=1.3)
+            axis.contour(mask, [0.5], colors=[organ.rgb], linewidths=1.3)
 
 
 def plot_slices(
@@ -228,7 +219,7 @@ def plot_slices(
     for row, (name, path) in enumerate(cases):
         image, spacing = load_canonical(path)
         maps = [load_canonical(files[row])[0] for files in columns.values()]
-        z = richest_slice(maps[0])
+        z = richest(count_by_slice(maps[0], vocabulary.out_channels)[2])
         body = np.argwhere(image[..., z] > -300)
         low, high = (body.min(0), body.max(0) + 1) if len(body) else (np.zeros(2, int), np.array(image.shape[:2]))
         window = (slice(low[0], high[0]), slice(low[1], high[1]), z)
@@ -240,6 +231,6 @@ def plot_slices(
                 axis.set_title(["CT", *columns][place], fontsize=11)
         axes[row * (1 + len(columns))].text(0.01, 0.99, name, transform=axes[row * (1 + len(columns))].transAxes,
                                             color="white", fontsize=8, va="top")  # fmt: skip
-    handles = [Line2D([], [], color=color_of(organ), linewidth=3, label=organ.name) for organ in vocabulary]
+    handles = [Line2D([], [], color=organ.rgb, linewidth=3, label=organ.name) for organ in vocabulary]
     figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
     return figure

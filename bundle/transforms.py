@@ -1,19 +1,25 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""Dictionary transforms of ours: loading that names a broken file, and label maps read in the sense of a label set."""
+"""Dictionary transforms of ours: reading scans, reading label maps in the sense of a label set, writing label maps."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from monai.data import MetaTensor
 from monai.transforms import LoadImaged, MapTransform
 
+from bundle.cohorts import case_name
 from bundle.errors import InputError
-from bundle.organs import UNKNOWN
+from bundle.grids import ScanGrid, to_network
+from bundle.label_maps import write_label_map
+from bundle.organs import UNKNOWN, Vocabulary
+from bundle.scans import read_scan
 
-__all__ = ["LoadScand", "MapLabelValuesd"]
+__all__ = ["LoadScand", "MapLabelValuesd", "ReadScand", "SaveLabelMapd"]
 
 
 class LoadScand(LoadImaged):
@@ -29,6 +35,69 @@ class LoadScand(LoadImaged):
             files = " or ".join(str(data[key]) for key in self.keys if key in data)
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise InputError(f"{files}: cannot be read as an image ({reason}); replace the file") from error
+
+
+class ReadScand(MapTransform):
+    """Read a scan of any format onto the network's grid: LoadImaged, Orientationd (RAS) and Spacingd in one, lean.
+
+    The values are the same; only planes that are being resampled exist twice. What `SlabInferer` needs for the way back
+    is in the metadata: the affine and the shape of the file.
+
+    Args:
+        keys: paths of files or DICOM folders, or what `bundle.scans.find_scans` gives.
+        pixdim: voxel size of the network's grid, mm.
+    """
+
+    def __init__(self, keys: Any, pixdim: Sequence[float]) -> None:
+        super().__init__(keys)
+        self.pixdim = tuple(float(step) for step in pixdim)
+
+    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+        result = dict(data)
+        for key in self.keys:
+            scan = read_scan(result[key])
+            grid = ScanGrid.spaced(scan.voxels.shape, scan.affine, self.pixdim)
+            meta = {
+                "filename_or_obj": str(scan.path),
+                "original_affine": scan.affine,
+                "spatial_shape": np.array(scan.voxels.shape),
+            }
+            image = to_network(scan.voxels, grid)[None]
+            result[key] = MetaTensor(image, affine=torch.as_tensor(grid.network_affine), meta=meta)
+        return result
+
+
+class SaveLabelMapd(MapTransform):
+    """Write label maps as NIfTI in the geometry of their scans, with the names and colours of the organs.
+
+    Args:
+        keys: label maps, 1×X×Y×Z, on the grid of the scan.
+        output_dir: folder to write to.
+        organs: names of the vocabulary.
+        postfix: put behind the scan's name.
+        image_key: the scan, for its name and affine.
+    """
+
+    def __init__(
+        self,
+        keys: Any,
+        output_dir: str,
+        organs: Sequence[str] | None = None,
+        postfix: str = "",
+        image_key: str = "image",
+    ) -> None:
+        super().__init__(keys)
+        self.output_dir, self.vocabulary, self.postfix = Path(output_dir), Vocabulary(organs), postfix
+        self.image_key = image_key
+
+    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+        meta = data[self.image_key].meta
+        name = str(data.get("name") or case_name(meta["filename_or_obj"]))
+        affine = np.asarray(meta["original_affine"], np.float64).reshape(4, 4)
+        for key in self.keys:
+            path = self.output_dir / f"{name}{self.postfix}.nii.gz"
+            write_label_map(path, np.asarray(data[key])[0], affine, self.vocabulary)
+        return dict(data)
 
 
 class MapLabelValuesd(MapTransform):

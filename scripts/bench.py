@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import multiprocessing
-import resource
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,6 +14,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from bundle.losses import PannLoss, PriorLoss, SupervisedLoss, split_samples
+from bundle.memory import peak_memory
 
 CLASSES = 14
 Step = Callable[[], None]
@@ -50,18 +49,6 @@ def stage2_step(with_prior: bool, kind: str, size: int) -> Step:
             pann.prior.step_duals(pann.proportions, pann.partial_samples)
 
     return step
-
-
-def peak_memory() -> int:
-    """Peak resident memory of this process, bytes.
-
-    Linux hands a parent's ru_maxrss down to the processes it starts; VmHWM begins anew with each program.
-    """
-    status = Path("/proc/self/status")
-    if status.is_file():
-        (line,) = [line for line in status.read_text().splitlines() if line.startswith("VmHWM:")]
-        return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def peak_of_step(with_prior: bool, kind: str, size: int) -> int:

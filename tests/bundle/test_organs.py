@@ -44,6 +44,11 @@ def test_colors_and_codes_differ() -> None:
     assert len({organ.color for organ in ORGANS}) == len({organ.snomed for organ in ORGANS}) == 13
 
 
+def test_rgb_is_the_color_in_parts_of_one() -> None:
+    spleen = ORGANS[0]
+    assert spleen.rgb == (157 / 255, 78 / 255, 221 / 255)
+
+
 def test_nine_organs_get_channels_one_to_nine() -> None:
     nine = ["spleen", "right kidney", "left kidney", "gallbladder", "liver", "stomach", "aorta", "ivc", "pancreas"]
     vocabulary = Vocabulary(nine)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from bundle.checkpoints import load_weights, record_model
 from bundle.errors import InputError
-from bundle.trainers import load_weights, record_organs
 
 
 def test_weights_load_with_and_without_a_key(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_missing_and_foreign_weights_are_refused(tmp_path: Path) -> None:
 
 def test_weights_of_other_organs_are_refused(tmp_path: Path) -> None:
     torch.save(nn.Linear(3, 2).state_dict(), tmp_path / "model.pt")
-    record_organs(tmp_path / "organs.json", ["liver", "spleen"])
+    record_model(tmp_path, ["liver", "spleen"])
     load_weights(nn.Linear(3, 2), tmp_path / "model.pt", ["liver", "spleen"])
     with pytest.raises(InputError, match=r"trained for the organs \['liver', 'spleen'\]; give them as --organs"):
         load_weights(nn.Linear(3, 2), tmp_path / "model.pt", ["spleen", "liver"])
