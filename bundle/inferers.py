@@ -33,11 +33,11 @@ Item = TypeVar("Item")
 BLOCK = 4  # edge, in voxels, of the blocks in which the body is looked for
 FUSED_PLANES = 8  # of a file that are touched at a time
 WORKING_BYTES = 150_000_000  # planes on their way to labels
-SMALLEST_BODY = 64  # blocks; what is smaller is noise, or a piece of the table
+SMALLEST_PART = 0.1  # of the largest one; smaller parts are noise, the table, a tube
 
 
 def find_body(image: Tensor, air: float) -> NDArray[np.bool_]:
-    """Blocks of a volume, X×Y×Z, that hold more than air: half of their voxels, and not a few blocks alone.
+    """Blocks of a volume, X×Y×Z, half of whose voxels are not air, in its largest connected parts.
 
     Args:
         image: the volume.
@@ -48,7 +48,7 @@ def find_body(image: Tensor, air: float) -> NDArray[np.bool_]:
     parts, _ = ndimage.label(blocks)
     sizes = np.bincount(parts.ravel())
     sizes[0] = 0
-    body: NDArray[np.bool_] = (sizes >= min(SMALLEST_BODY, max(1, sizes.max())))[parts]
+    body: NDArray[np.bool_] = (sizes >= max(1, SMALLEST_PART * sizes.max()))[parts]
     return body
 
 

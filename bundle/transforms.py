@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,11 @@ from bundle.organs import UNKNOWN, Vocabulary
 from bundle.scans import read_scan
 
 __all__ = ["LoadScand", "MapLabelValuesd", "ReadScand", "SaveLabelMapd"]
+
+
+# LoadImaged tries a GPU decoder for DICOM and warns each time that it is not there.
+logging.getLogger("monai.data.nvimgcodec_pydicom_plugin").setLevel(logging.ERROR)
+logging.getLogger("monai.data.image_reader").setLevel(logging.ERROR)
 
 
 class LoadScand(LoadImaged):

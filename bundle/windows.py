@@ -203,11 +203,12 @@ def probability_slabs(
     layers = [[index for index in layer if wanted is None or wanted(index)] for layer in windows.layers()]
     indices = [index for layer in layers for index in layer]
     stream = evaluate(image, predict, windows, indices, batch)
-    zones, channels = windows.zones(), 1
+    first = list(itertools.islice(stream, 1))
+    channels = len(first[0][1]) if first else 1
+    stream, zones = itertools.chain(first, stream), windows.zones()
     with tqdm(total=len(indices), desc=progress, unit="window", disable=not progress, leave=False) as bar:
         for number, layer in enumerate(layers):
             for index, logits in itertools.islice(stream, len(layer)):
-                channels = len(logits)
                 weighted = logits.mul_(windows.weights)
                 for zone in zones:
                     if zone.covers(index):

@@ -13,6 +13,7 @@ COMMANDS = {  # where each command lives; only the one that is asked for is impo
     "bench": ("scripts.bench", "Bench"),
     "demo": ("scripts.demo", "demo"),
     "phantom": ("bundle.phantom", "make_phantoms"),
+    "segment": ("scripts.segment", "segment"),
 }
 
 

@@ -1,6 +1,5 @@
 """The engine against MONAI's straightforward pipeline, voxel by voxel; any geometry; what it holds in memory."""
 
-
 import numpy as np
 import pytest
 import torch
@@ -9,11 +8,13 @@ from monai.inferers import SlidingWindowInferer
 from monai.networks.nets import UNet
 from monai.transforms import Compose, Invertd, Orientationd, Spacingd
 from scipy.spatial.transform import Rotation
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bundle.errors import InputError
 from bundle.grids import ScanGrid, to_network
-from bundle.inferers import SlabInferer
+from bundle.inferers import SlabInferer, ViewInferer, find_body
+from bundle.memory import peak_memory
 
 PIXDIM = (1.5, 1.5, 2.0)
 
@@ -71,15 +72,17 @@ CASES = {
     "axial": ((60, 52, 30), spacing(0.8, 0.8, 2.5)),
     "long": ((40, 44, 90), spacing(1.2, 0.9, 2.0)),
     "thin slices": ((30, 34, 70), spacing(1.5, 1.5, 0.7)),
-    "thick slices": ((64, 60, 9), spacing(0.9, 0.9, 10.0)),
+    "thick slices": ((44, 40, 9), spacing(0.9, 0.9, 10.0)),
     "flipped and swapped": ((44, 28, 52), oblique(np.diag([-0.9, 1.1, -1.7, 1]))[:, [2, 0, 1, 3]]),
     "sheared": ((48, 44, 26), sheared(spacing(1.0, 0.9, 2.2))),
     "one slice": ((60, 60, 1), spacing(0.8, 0.8, 5.0)),
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(("overlap", "mode"), [(0.25, "constant"), (0.5, "gaussian"), (0.7, "gaussian")])
+@pytest.mark.parametrize(
+    ("case", "overlap", "mode"),
+    [*((case, 0.25, "constant") for case in CASES), ("axial", 0.5, "gaussian"), ("long", 0.7, "gaussian")],
+)
 def test_labels_are_those_of_the_straightforward_pipeline(case: str, overlap: float, mode: str) -> None:
     shape, affine = CASES[case]
     voxels, network, window = make_scan(shape), make_network(), (24, 16, 20)
@@ -101,3 +104,119 @@ def test_a_scan_on_the_network_s_grid_is_that_of_monai(case: str) -> None:
     np.testing.assert_allclose(made.affine, expected.affine, atol=1e-10)
     assert made.shape == expected.shape
     np.testing.assert_allclose(made.numpy(), expected.numpy(), rtol=1e-6, atol=1e-5)
+
+
+# --- Air -------------------------------------------------------------------------------------------------------------
+class Watching(nn.Module):
+    """A network that calls what is bright an organ, and counts its windows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+        self.windows = 0
+
+    def forward(self, image: Tensor) -> Tensor:
+        self.windows += len(image)
+        return torch.cat([100 - image, image - 100], 1)
+
+
+def body_in_air() -> Tensor:
+    """1×1×64×64×96: at one end a body of 50 with an organ of 200 in it; a speck and a table in the air."""
+    image = torch.zeros(1, 1, 64, 64, 96)
+    image[..., 12:40, 20:52, 8:40] = 50
+    image[..., 20:30, 28:36, 14:30] = 200
+    image[..., 60, 60, 90] = 200
+    image[..., 20:30, 58:60, :16] = 120
+    return image
+
+
+def test_windows_without_body_are_skipped() -> None:
+    image, everywhere, skipping = body_in_air(), Watching(), Watching()
+    expected = SlabInferer((16, 16, 16), 0.25)(image, everywhere)
+    labels = SlabInferer((16, 16, 16), 0.25, air=0.0)(image, skipping)
+    assert skipping.windows < everywhere.windows / 3
+    assert expected[..., 60, 60, 90] == 1  # without skipping a speck counts
+    assert expected[..., 20:30, 28:36, 14:30].all()
+    expected[..., 56:64, 56:64, 84:96] = 0
+    expected[..., 20:30, 58:60, :16] = labels[..., 20:30, 58:60, :16] = 0  # where windows reach beyond the body
+    assert torch.equal(labels, expected)
+
+
+def test_a_body_is_found_and_small_things_are_not() -> None:
+    body = find_body(body_in_air()[0, 0], 0.0)
+    assert body.shape == (16, 16, 24)
+    assert body[3:10, 5:13, 2:10].all()
+    assert body.sum() == 7 * 8 * 8
+
+
+@pytest.mark.parametrize("grid", ["scan", "network"])
+def test_nothing_but_air_is_background(grid: str) -> None:
+    image, network = on_network(np.full((30, 30, 20), -1000, np.int16), spacing(1.5, 1.5, 2.0)), Watching()
+    labels = SlabInferer((16, 16, 16), air=0.0, grid=grid)(image[None], network)
+    assert labels.shape == (1, 1, 30, 30, 20)
+    assert labels.max() == 0
+    assert network.windows == 0
+
+
+def test_a_volume_smaller_than_a_window_is_padded_as_in_monai() -> None:
+    image, network = torch.as_tensor(make_scan((10, 30, 7)).astype(np.float32)), make_network()
+    with torch.inference_mode():
+        expected = SlidingWindowInferer((16, 16, 16), 1, 0.25, "gaussian")(image[None, None], network).argmax(1)
+    assert len(expected.unique()) > 1
+    labels = SlabInferer((16, 16, 16), 0.25)(image[None, None], network)
+    assert torch.equal(labels[:, 0], expected.to(torch.uint8))
+    assert SlabInferer((16, 16, -1), 0.25)(torch.zeros(1, 1, 16, 16, 24), make_network()).shape == (1, 1, 16, 16, 24)
+
+
+# --- Several networks, several views ----------------------------------------------------------------------------------
+def test_views_are_averaged() -> None:
+    image = torch.as_tensor(make_scan((20, 24, 28)).astype(np.float32)) / 100
+    sizes = [(16, 16, 1), (16, 1, 16), (1, 16, 16)]
+    networks = [make_network(2), make_network(2), make_network(2)]
+    for network, factor in zip(networks, (1.0, 1.2, -0.7), strict=True):
+        network.model[-1][0].conv.weight.data *= factor
+    views = [SlabInferer(size, 0.25) for size in sizes]
+    mean = torch.zeros(5, 20, 24, 28)
+    with torch.inference_mode():
+        for view, network in zip(views, networks, strict=True):
+            axis, slabs = view.slabs(image, network)
+            mean += torch.cat([planes for _, planes in slabs]).movedim(0, 1 + axis) / 3
+    labels = ViewInferer(views)(image[None, None], nn.ModuleList(networks))
+    assert len(labels.unique()) > 2
+    assert (labels[0, 0] != mean.argmax(0)).float().mean() < 1e-4
+    single = [view(image[None, None], network) for view, network in zip(views, networks, strict=True)]
+    assert all((labels != one).any() for one in single)  # no view alone says the same
+
+
+def test_views_need_a_network_each() -> None:
+    with pytest.raises(ValueError, match="a ModuleList of 2 networks"):
+        ViewInferer([SlabInferer((8, 8, 1)), SlabInferer((8, 1, 8))])(torch.zeros(1, 1, 8, 8, 8), make_network(2))
+
+
+# --- Memory ------------------------------------------------------------------------------------------------------
+def test_sums_in_files_give_the_same_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    voxels, affine, network = make_scan((40, 40, 60)), spacing(1.2, 1.2, 2.0), make_network()
+    image = on_network(voxels, affine)[None]
+    expected = SlabInferer((16, 16, 16), 0.5, grid="scan")(image, network)
+    monkeypatch.setattr("bundle.inferers.WORKING_BYTES", 0)
+    used = []
+    monkeypatch.setattr("bundle.inferers.DiskBuffers.release", lambda self: used.append(len(self.maps)))
+    tight = SlabInferer((16, 16, 16), 0.5, grid="scan", memory=(peak_memory() + 1e6) / 1e9)
+    assert torch.equal(tight(image, network), expected)
+    assert max(used) > 1
+    used.clear()
+    wide = SlabInferer((16, 16, 16), 0.5, grid="scan", memory=100.0)
+    assert torch.equal(wide(image, network), expected)
+    assert not used
+
+
+def test_a_budget_that_cannot_be_kept_is_refused() -> None:
+    with pytest.raises(InputError, match=r"memory: this scan and network take \d.\d GB .* the budget is 0.1 GB"):
+        SlabInferer((16, 16, 16), memory=0.1)(torch.zeros(1, 1, 16, 16, 16), make_network())
+
+
+def test_what_an_inferer_does_not_know_is_refused() -> None:
+    with pytest.raises(InputError, match='grid is "scan" or "network", not "file"'):
+        SlabInferer((16, 16, 16), grid="file")
+    with pytest.raises(ValueError, match="a MetaTensor that knows the affine"):
+        SlabInferer((16, 16, 16), grid="scan")(torch.zeros(1, 1, 16, 16, 16), make_network())

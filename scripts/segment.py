@@ -1,0 +1,242 @@
+# Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
+"""`python -m scripts segment INPUT OUTPUT`: CT scans in, label maps out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from bundle.dicom_seg import write_dicom_seg
+from bundle.errors import EXIT_CODE, InputError
+from bundle.label_maps import measure_volumes, write_color_table, write_label_map, write_volumes
+from bundle.organs import Vocabulary
+from bundle.previews import write_preview
+from bundle.scans import Source, find_scans, read_scan
+from bundle.segmenters import Segmenter, load_segmenter, set_threads, weight_files
+
+MODEL = Path(__file__).resolve().parent.parent / "models" / "model.pt"
+NIFTI = (".nii.gz", ".nii")
+INTERRUPTED = 130  # what shells report for Ctrl-C
+Settings = dict[str, Any]
+
+
+def segment(
+    input: str,
+    output: str,
+    model: str | Sequence[str] = str(MODEL),
+    organs: str | Sequence[str] | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    memory: float | None = None,
+    backend: str = "auto",
+    flips: int | Sequence[int] = (),
+    scales: float | Sequence[float] = 1.0,
+    clean: bool = False,
+    preview: bool = False,
+    dicom_seg: bool = False,
+    skip_air: bool = True,
+    overwrite: bool = False,
+    overlays: str | Sequence[str] = (),
+) -> None:
+    """Segment a CT scan, or all scans of a folder. Cases that are finished are skipped: run it again to go on.
+
+    Args:
+        input: a NIfTI, MetaImage or NRRD file, the folder of a DICOM series, or a folder of such files and folders.
+        output: a folder for NAME.nii.gz and NAME.json (volumes in ml); for one scan also the name of a .nii.gz file.
+        model: weights, or their folder; several separated by commas are averaged.
+        organs: write these only, for instance liver,spleen.
+        device: cpu, cuda or cuda:1; a GPU if there is one, else the CPU.
+        threads: threads to use; all cores if not given.
+        memory: GB the process may take; sums that exceed it are held in temporary files.
+        backend: torch, openvino, or auto, which takes OpenVINO where it is installed and the device is the CPU.
+        flips: axes mirrored and averaged (0 right, 1 anterior, 2 superior), for models trained with flips.
+        scales: sizes of a window that are averaged, for instance 0.75,1,1.25.
+        clean: keep the largest connected part of each organ only.
+        preview: also write NAME.png.
+        dicom_seg: also write NAME.seg.dcm for DICOM series.
+        skip_air: leave out windows without body.
+        overwrite: segment finished cases again.
+        overlays: config files on configs/inference.yaml, for weights without a model.json beside them.
+    """
+    set_threads(threads)
+    scans, target = find_scans(str(input)), Path(str(output))
+    check_target(Path(str(input)), target, len(scans) == 1)
+    values: Settings = {"backend": backend, "skip_air": skip_air, "flips": listed(flips), "scales": listed(scales)}
+    chosen = {} if device is None else {"device": f"$torch.device({str(device)!r})"}
+    segmenter = load_segmenter(model, listed(overlays), clean, memory, {**values, **chosen})
+    settings: Settings = {
+        "model": [str(path) for path in weight_files(model)],
+        "weights": fingerprint(weight_files(model)),
+        "organs": wanted_organs(segmenter, organs),
+        "clean": clean,
+        "dicom_seg": dicom_seg,
+        **values,
+    }
+    cases = [Case(name, source, target, len(scans) == 1, settings, preview) for name, source in scans.items()]
+    remove_unfinished(cases[0].label_map.parent)
+    run = Run(segmenter, cases, overwrite)
+    try:
+        run.go()
+    except KeyboardInterrupt:
+        run.report(target)
+        print("interrupted; the same command goes on from here", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    run.report(target)
+    if run.failed:
+        sys.exit(EXIT_CODE)
+
+
+def listed(value: Any) -> list[Any]:
+    """What Fire makes of `a`, `a,b` and `[a,b]`, as a list."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def check_target(source: Path, target: Path, single: bool) -> None:
+    """The output is not where the input is, and can be what it is asked to be."""
+    if target.name.endswith(NIFTI):
+        if not single:
+            raise InputError(f"{target}: {source} holds several scans; give a folder as the output")
+        if target.resolve() == source.resolve():
+            raise InputError(f"{target}: is the input itself; choose another output")
+    elif target.is_file() or target.suffix in (".mha", ".mhd", ".nrrd", ".dcm", ".gz"):
+        raise InputError(f"{target}: expected a folder, or a file name ending with .nii.gz; choose another output")
+    elif target.resolve() == (source if source.is_dir() else source.parent).resolve():
+        raise InputError(f"{target}: the scans are there, and label maps have their names; choose another folder")
+
+
+def wanted_organs(segmenter: Segmenter, organs: str | Sequence[str] | None) -> list[str] | None:
+    if organs is None:
+        return None
+    names = Vocabulary(organs).names
+    for name in names:
+        if name not in segmenter.vocabulary:
+            known = ", ".join(segmenter.vocabulary.names)
+            raise InputError(f"organs: the model was not trained for the {name}; it knows {known}")
+    return names
+
+
+def fingerprint(paths: Sequence[str | Path]) -> str:
+    """What tells whether files are still the same."""
+    facts = [(os.path.abspath(path), os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a killed run left under hidden names."""
+    for path in folder.glob(".unfinished-*"):
+        process = path.name.split("-")[1]
+        if not Path("/proc", process).exists():
+            path.unlink(missing_ok=True)
+
+
+@dataclass
+class Case:
+    """A scan and the files that are made of it.
+
+    Args:
+        name: of the scan.
+        source: where it is.
+        target: folder, or the label map itself.
+        single: whether it is the only scan.
+        settings: how it is segmented.
+        preview: whether a picture is made.
+    """
+
+    name: str
+    source: Source
+    target: Path
+    single: bool
+    settings: Settings
+    preview: bool
+
+    @property
+    def label_map(self) -> Path:
+        named = self.single and self.target.name.endswith(NIFTI)
+        return self.target if named else self.target / f"{self.name}.nii.gz"
+
+    def beside(self, ending: str) -> Path:
+        """The file of another kind beside the label map."""
+        return self.label_map.with_name(self.label_map.name.removesuffix(".gz").removesuffix(".nii") + ending)
+
+    def record(self) -> Settings:
+        """What a finished case was made from and how; the JSON with it is written last."""
+        return {"scan": fingerprint(self.source.series or [self.source.path]), **self.settings}
+
+    def finished(self) -> bool:
+        files = [self.label_map, self.beside(".json"), *([self.beside(".png")] if self.preview else [])]
+        if not all(file.is_file() for file in files):
+            return False
+        try:
+            return bool(json.loads(files[1].read_text())["settings"] == self.record())
+        except (json.JSONDecodeError, KeyError, TypeError):
+            return False
+
+    def segment(self, segmenter: Segmenter) -> None:
+        """Segment the scan and write its files."""
+        organs = self.settings["organs"]
+        segmenter.inferer.progress = self.name
+        labels, affine = segmenter(self.source, None if organs is None else Vocabulary(organs))
+        vocabulary = segmenter.vocabulary
+        self.beside(".json").unlink(missing_ok=True)  # from here on the case is not finished
+        write_label_map(self.label_map, labels, affine, vocabulary)
+        write_color_table(self.label_map.with_name("organs.ctbl"), vocabulary)
+        as_dicom = self.settings["dicom_seg"] and self.source.series
+        if self.preview or as_dicom:
+            scan = read_scan(self.source)  # again: it was not held while the network ran
+            if self.preview:
+                write_preview(self.beside(".png"), scan.voxels, labels, affine, vocabulary)
+            if as_dicom:
+                write_dicom_seg(self.beside(".seg.dcm"), scan, labels, vocabulary)
+        volumes = measure_volumes(labels, affine, vocabulary)
+        write_volumes(self.beside(".json"), self.source.path, volumes, {"settings": self.record()})
+
+    def print_volumes(self) -> None:
+        for name, organ in json.loads(self.beside(".json").read_text())["organs"].items():
+            if organ["voxels"]:
+                print(f"{name:<26}{organ['ml']:>10.1f} ml{'  at the edge' if organ['touches_border'] else ''}")
+
+
+@dataclass
+class Run:
+    """One command: all cases, in turn."""
+
+    segmenter: Segmenter
+    cases: list[Case]
+    overwrite: bool
+    done: list[Case] = field(default_factory=list)
+    skipped: list[Case] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def go(self) -> None:
+        """Segment all cases; a bad one does not stop the others, unless it is the only one."""
+        for case in tqdm(self.cases, desc="segmenting", unit="scan", disable=len(self.cases) == 1):
+            if not self.overwrite and case.finished():
+                self.skipped.append(case)
+                continue
+            try:
+                case.segment(self.segmenter)
+                self.done.append(case)
+            except InputError as error:
+                if len(self.cases) == 1:
+                    raise
+                self.failed[case.name] = str(error)
+
+    def report(self, target: Path) -> None:
+        if len(self.cases) == 1 and self.done:
+            self.done[0].print_volumes()
+        before = f", {len(self.skipped)} finished before" if self.skipped else ""
+        print(f"{len(self.done)} of {len(self.cases)} segmented{before}; results are in {target}")
+        for sentence in self.failed.values():
+            print(f"error: {sentence}", file=sys.stderr)
+        if self.failed:
+            print(f"{len(self.failed)} of {len(self.cases)} could not be segmented", file=sys.stderr)
