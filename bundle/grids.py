@@ -54,9 +54,12 @@ class AxisMap:
 
 def lerp(values: Tensor, axis: int, where: AxisMap) -> Tensor:
     """Interpolate float64 ``values`` along one axis."""
-    before: tuple[Any, ...] = (slice(None),) * axis
-    # Indexing rather than index_select, which copies element by element along a last axis.
-    low, high = values[(*before, where.low)], values[(*before, where.high)]
+    if axis == values.ndim - 1:  # where index_select would copy element by element
+        shape = (*values.shape[:-1], len(where.low))
+        return values.gather(axis, where.low.expand(shape)).lerp_(
+            values.gather(axis, where.high.expand(shape)), where.weight
+        )
+    low, high = values.index_select(axis, where.low), values.index_select(axis, where.high)
     return low.lerp_(high, where.weight.view(-1, *[1] * (values.ndim - axis - 1)))
 
 

@@ -8,6 +8,7 @@ labels on the network's, or to pseudo-labels.
 from __future__ import annotations
 
 import itertools
+import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -32,6 +33,7 @@ __all__ = ["SlabInferer", "ViewInferer", "find_body", "scan_grid_of"]
 Item = TypeVar("Item")
 BLOCK = 4  # edge, in voxels, of the blocks in which the body is looked for
 FUSED_PLANES = 8  # of a file that are touched at a time
+WORTH_COMPILING = 10_000_000  # voxels of all windows
 WORKING_BYTES = 150_000_000  # planes on their way to labels
 SMALLEST_PART = 0.1  # of the largest one; smaller parts are noise, the table, a tube
 
@@ -111,7 +113,8 @@ class SlabInferer(Inferer):
         flips: axes to mirror (0 right, 1 anterior, 2 superior), all combinations averaged: for networks that were
             trained with flips.
         scales: factors by which windows are resized, all averaged.
-        backend: `torch`, `openvino` or `auto`. OpenVINO keeps the weights the network has when it is first called.
+        backend: `torch`, `openvino`, or `auto`, which takes OpenVINO where it is there and the volume is worth the two
+            seconds it takes to compile. OpenVINO keeps the weights the network has when it is first called.
         memory: resident memory the process may take, GB. Sums that would exceed it are held in files; a volume that
             cannot be segmented within it is refused. None holds all in memory.
         progress: text before a progress bar over windows; empty for none.
@@ -138,17 +141,22 @@ class SlabInferer(Inferer):
         self.batch, self.air, self.grid, self.progress = int(sw_batch_size), air, grid, progress
         self.memory = memory
         self.asked: dict[str, Any] = {"flips": flips or (), "scales": scales or (1.0,), "backend": backend}
-        self.predictors: weakref.WeakKeyDictionary[nn.Module, Predictor] = weakref.WeakKeyDictionary()
+        self.predictors: weakref.WeakKeyDictionary[nn.Module, dict[str, Predictor]] = weakref.WeakKeyDictionary()
 
     def __call__(self, inputs: Tensor, network: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
         reduce = self.on_scan if self.grid == "scan" else self.on_network
         return torch.stack([reduce(image, network) for image in inputs])
 
-    def predictor(self, network: nn.Module) -> Predictor:
-        if network not in self.predictors:
+    def predictor(self, network: nn.Module, voxels: int) -> Predictor:
+        """What evaluates the network in windows that have so many voxels together."""
+        backend = self.asked["backend"]
+        if backend == "auto" and voxels < WORTH_COMPILING:
+            backend = "torch"
+        made = self.predictors.setdefault(network, {})
+        if backend not in made:
             networks = list(network) if isinstance(network, nn.ModuleList) else [network]
-            self.predictors[network] = Predictor(networks, **self.asked)
-        return self.predictors[network]
+            made[backend] = Predictor(networks, **{**self.asked, "backend": backend})
+        return made[backend]
 
     def slabs(self, image: Tensor, network: nn.Module) -> tuple[int, Slabs]:
         """Probabilities of a volume (X×Y×Z): the axis they are finished along, and slabs across it.
@@ -169,7 +177,7 @@ class SlabInferer(Inferer):
         windows = Windows(padded.shape, size, self.overlap, self.mode)
         offset = [side.start - margin.start for side, margin in zip(region, inner, strict=True)]
         wanted = None if body is None else touches(body, windows, offset)
-        predictor = self.predictor(network)
+        predictor = self.predictor(network, math.prod(map(len, windows.starts)) * math.prod(size))
         if self.memory is not None:
             self.keep_within(self.memory * 1e9, windows, predictor)
         slabs = probability_slabs(padded, predictor, windows, wanted, self.batch, self.progress)

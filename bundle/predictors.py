@@ -56,14 +56,21 @@ class OpenVinoNetwork(nn.Module):
             traced = torch.jit.trace(self.network, window, check_trace=False)
         model = openvino.convert_model(traced, example_input=window, input=list(window.shape))
         hints = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
-        return openvino.Core().compile_model(model, "CPU", hints | {"INFERENCE_NUM_THREADS": torch.get_num_threads()})
+        threads = {"INFERENCE_NUM_THREADS": torch.get_num_threads()}
+        return openvino.Core().compile_model(model, "CPU", hints | threads).create_infer_request()
 
     def forward(self, window: Tensor) -> Tensor:
         shape = tuple(window.shape)
         if shape not in self.compiled:
             self.compiled[shape] = self.compile_for(window)
-        # Results are OpenVINO's own memory, which the next call overwrites.
-        return torch.from_numpy(self.compiled[shape](window.contiguous().numpy())[0]).clone()
+        import openvino
+
+        request = self.compiled[shape]
+        # The result is written where it will be used: a copy of it takes a tenth of the network's time.
+        logits = torch.empty(tuple(request.get_compiled_model().output(0).shape))
+        request.set_output_tensor(0, openvino.Tensor(logits.numpy(), shared_memory=True))
+        request.infer([window.contiguous().numpy()], share_inputs=True)
+        return logits
 
 
 class Predictor:

@@ -19,7 +19,7 @@ from monai.data.utils import compute_importance_map, dense_patch_slices
 from torch import Tensor
 from tqdm import tqdm
 
-from bundle.memory import DiskBuffers
+from bundle.memory import DiskBuffers, give_back
 from bundle.organs import BACKGROUND
 
 __all__ = ["Slabs", "Windows", "only_background", "probability_slabs"]
@@ -28,6 +28,7 @@ Index = tuple[int, ...]  # number of a window along each axis; MONAI's order of 
 Predict = Callable[[Tensor], Tensor]  # B×1×window to logits, B×C×window
 Slabs = Iterator[tuple[int, Tensor]]  # consecutive planes: number of the first one, and probabilities, N×C×U×V
 PLANES = 8  # planes that leave at a time
+LAYER = 0.3  # share of a window by which positions of one layer may differ
 
 
 class Windows:
@@ -48,6 +49,7 @@ class Windows:
         self.weights = compute_importance_map(self.size, mode, sigma_scale=0.125, dtype=torch.float32)
         # The planes that wait for further windows are fewest along this axis.
         self.axis = int(np.argmin([n / total for n, total in zip(self.size, self.shape, strict=True)]))
+        self.layer_of = layer_numbers(self.starts[self.axis], self.size[self.axis])
         self.disk: DiskBuffers | None = None  # where sums are held instead of in memory
 
     def zeros(self, *shape: int) -> Tensor:
@@ -56,20 +58,26 @@ class Windows:
     def held_bytes(self, channels: int) -> int:
         """What is held at most while slabs are under way: the sums of a layer, and what waits for the next ones."""
         window = math.prod(n for axis, n in enumerate(self.size) if axis != self.axis)
-        starts, depth = self.starts[self.axis], self.size[self.axis]
-        shared = max([0, *(depth - (second - first) for first, second in itertools.pairwise(starts))])
         windows = math.prod(len(starts) for axis, starts in enumerate(self.starts) if axis != self.axis)
-        return 4 * (channels + 1) * (math.prod(self.plane_shape) * depth + 2 * windows * window * shared)
+        starts, depth = self.starts[self.axis], self.size[self.axis]
+        sums, waiting = [0], [0]
+        for layer, places in itertools.groupby(starts, key=lambda start: self.layer_of[starts.index(start)]):
+            span = list(places)
+            following = [start for start, number in zip(starts, self.layer_of, strict=True) if number > layer]
+            sums.append(math.prod(self.plane_shape) * (span[-1] + depth - span[0]))
+            waiting.append(sum(max(0, start + depth - following[0]) for start in span) if following else 0)
+        return 4 * (channels + 1) * (max(sums) + windows * window * max(map(sum, itertools.pairwise(waiting))))
 
     def region(self, index: Index) -> tuple[slice, ...]:
         corner = [starts[i] for starts, i in zip(self.starts, index, strict=True)]
         return tuple(slice(start, start + n) for start, n in zip(corner, self.size, strict=True))
 
     def layers(self) -> list[list[Index]]:
-        """All windows, by their position along the axis."""
+        """All windows, layer by layer, each layer in MONAI's order."""
         counts = [range(len(starts)) for starts in self.starts]
-        before, places, after = counts[: self.axis], counts[self.axis], counts[self.axis + 1 :]
-        return [list(itertools.product(*before, [place], *after)) for place in places]
+        before, after = counts[: self.axis], counts[self.axis + 1 :]
+        groups = itertools.groupby(counts[self.axis], key=self.layer_of.__getitem__)
+        return [list(itertools.product(*before, list(places), *after)) for _, places in groups]
 
     @property
     def plane_shape(self) -> tuple[int, ...]:
@@ -80,9 +88,26 @@ class Windows:
         starts = self.starts[self.axis]
         ends = [start + self.size[self.axis] for start in starts]
         return [
-            Zone(self, low, high, max(n for n, start in enumerate(starts) if start <= low < ends[n]))
+            Zone(self, low, high, max(self.layer_of[n] for n, start in enumerate(starts) if start <= low < ends[n]))
             for low, high in itertools.pairwise(sorted({*starts, *ends}))
         ]
+
+
+def layer_numbers(starts: Sequence[int], size: int) -> list[int]:
+    """For each position of windows along an axis, its layer: positions close to each other are one.
+
+    The last windows are moved back until they end where the volume ends, which may be right upon those before them.
+    Evaluated together they need little more than one of them; one after the other, all of the first would wait.
+    """
+    numbers: list[int] = []
+    first = 0
+    for start in starts:
+        if numbers and start - first <= LAYER * size:
+            numbers.append(numbers[-1])
+        else:
+            first = start
+            numbers.append(len(set(numbers)))
+    return numbers
 
 
 @dataclass
@@ -96,7 +121,7 @@ class Zone:
         windows: all windows.
         first: number of the first plane.
         end: number after the last plane.
-        last_layer: of windows that cover it.
+        last_layer: number of the last layer of windows that covers it.
         waiting: what windows of earlier layers said, weighted.
         total: sums over windows, C+1 × planes; the last channel is the sum of the weights.
     """
@@ -121,7 +146,7 @@ class Zone:
     def add(self, index: Index, weighted: Tensor) -> None:
         """Take what a window says, C×window, already weighted."""
         piece = self.part(index, weighted)
-        if index[self.windows.axis] < self.last_layer:
+        if self.windows.layer_of[index[self.windows.axis]] < self.last_layer:
             self.waiting[index] = self.windows.zeros(*piece.shape).copy_(piece)
             return
         self.sum_waiting(index)
@@ -218,3 +243,4 @@ def probability_slabs(
                 bar.update()
             while zones and zones[0].last_layer <= number:
                 yield from zones.pop(0).finish(channels)
+            give_back()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -61,6 +61,29 @@ def peak_of_step(with_prior: bool, kind: str, size: int) -> int:
 
 class Bench:
     """Benchmarks that print ratios: compare figures of one run, never of two."""
+
+    def inference(
+        self,
+        slices: int = 200,
+        lengths: Sequence[int] = (100, 200, 400, 800, 1000),
+        size: int = 512,
+        window: int = 96,
+        backends: Sequence[str] = ("torch", "openvino"),
+        repeats: int = 3,
+    ) -> None:
+        """The cost of inference: MONAI's usual pipeline and this project's engine on a synthetic CT, same weights.
+
+        Args:
+            slices: of the scan that both segment; 0 leaves the comparison out.
+            lengths: slices of the scans that show how the engine's cost grows; [] leaves them out.
+            size: voxels of a slice's edge.
+            window: voxels of a window's edge.
+            backends: of the engine; the first shows the growth.
+            repeats: rounds of the comparison; in each all take their turn.
+        """
+        from scripts.bench_inference import run
+
+        run(slices, lengths, size, window, backends, repeats)
 
     def loss(self, repeats: int = 15, kind: str = "ce", size: int = 64) -> None:
         """The cost of the prior: a stage-2 step with and without it, on 4×SIZE³ patches with 14 classes.

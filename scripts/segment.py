@@ -15,7 +15,7 @@ from typing import Any
 from tqdm import tqdm
 
 from bundle.dicom_seg import write_dicom_seg
-from bundle.errors import EXIT_CODE, InputError
+from bundle.errors import EXIT_CODE, InputError, find_input_error
 from bundle.label_maps import measure_volumes, write_color_table, write_label_map, write_volumes
 from bundle.organs import Vocabulary
 from bundle.previews import write_preview
@@ -226,10 +226,11 @@ class Run:
             try:
                 case.segment(self.segmenter)
                 self.done.append(case)
-            except InputError as error:
+            except Exception as error:  # whatever is wrong with one scan, the next one may be fine
                 if len(self.cases) == 1:
                     raise
-                self.failed[case.name] = str(error)
+                expected = find_input_error(error)  # MONAI's Compose wraps what its transforms raise
+                self.failed[case.name] = str(expected or f"{case.source.path}: {error!r}")
 
     def report(self, target: Path) -> None:
         if len(self.cases) == 1 and self.done:

@@ -193,6 +193,14 @@ def test_views_need_a_network_each() -> None:
         ViewInferer([SlabInferer((8, 8, 1)), SlabInferer((8, 1, 8))])(torch.zeros(1, 1, 8, 8, 8), make_network(2))
 
 
+def test_openvino_is_chosen_where_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openvino", reason="OpenVINO is optional")
+    network, inferer = make_network(), SlabInferer((16, 16, 16), backend="auto")
+    kinds = [type(inferer.predictor(network, voxels).networks[0]).__name__ for voxels in (16**3, 100_000_000)]
+    assert kinds == ["UNet", "OpenVinoNetwork"]
+    assert inferer.predictor(network, 16**3) is inferer.predictor(network, 2 * 16**3)
+
+
 # --- Memory ------------------------------------------------------------------------------------------------------
 def test_sums_in_files_give_the_same_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     voxels, affine, network = make_scan((40, 40, 60)), spacing(1.2, 1.2, 2.0), make_network()

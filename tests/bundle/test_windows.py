@@ -7,7 +7,7 @@ from monai.networks.nets import UNet
 from torch import Tensor
 
 from bundle.predictors import Predictor
-from bundle.windows import Windows, probability_slabs
+from bundle.windows import Windows, layer_numbers, probability_slabs
 
 SHAPE = (30, 21, 40)
 
@@ -71,7 +71,18 @@ def test_zones_are_the_volume_in_order(overlap: float) -> None:
     assert [zone.last_layer for zone in zones] == sorted(zone.last_layer for zone in zones)
     for zone in zones:
         covering = [n for n, start in enumerate(windows.starts[2]) if start <= zone.first and zone.end <= start + 12]
-        assert zone.last_layer == max(covering)
+        assert zone.last_layer == max(windows.layer_of[n] for n in covering)
+
+
+def test_positions_close_to_each_other_are_one_layer() -> None:
+    assert layer_numbers([0, 72, 144, 150], 96) == [0, 1, 2, 2]
+    assert layer_numbers([0, 24, 48, 72, 96], 96) == [0, 0, 1, 1, 2]
+    assert layer_numbers([0], 96) == [0]
+    windows = Windows((24, 24, 102), (16, 16, 48), 0.25, "constant")  # at 0, 36 and 54
+    assert [sorted({index[2] for index in layer}) for layer in windows.layers()] == [[0], [1], [2]]
+    windows = Windows((24, 24, 90), (16, 16, 48), 0.25, "constant")  # at 0, 36 and 42
+    assert [sorted({index[2] for index in layer}) for layer in windows.layers()] == [[0], [1, 2]]
+    assert all(layer == sorted(layer) for layer in windows.layers())
 
 
 def test_what_is_held_does_not_grow_with_the_length() -> None:
@@ -91,13 +102,13 @@ def test_what_is_held_does_not_grow_with_the_length() -> None:
             return made
 
     held = []
-    for length in (40, 160):
+    for length in (41, 160, 161, 167):  # the last windows lie upon those before them, more or less
         Watched.alive = Watched.most = 0
         windows = Watched((24, 24, length), (16, 16, 16), 0.25, "gaussian")
         whole(windows, network())
         held.append(Watched.most)
         assert 0 < Watched.most <= windows.held_bytes(4)
-    assert held[1] <= 1.05 * held[0]
+    assert max(held) <= 1.3 * held[0]
 
 
 def test_unwanted_windows_leave_background() -> None:
