@@ -60,7 +60,7 @@ def box_around(blocks: NDArray[np.bool_], shape: Sequence[int], least: Sequence[
     region = []
     for side, total, size in zip(box, shape, least, strict=True):
         low, high = max(0, (side.start - 1) * BLOCK), min(total, (side.stop + 1) * BLOCK)
-        low = max(0, min(low, (low + high - size) // 2))
+        low = max(0, min(low, (low + high - size) // 2, total - size))
         region.append(slice(low, min(total, max(high, low + size))))
     return tuple(region)
 

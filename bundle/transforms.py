@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from monai.data import MetaTensor
-from monai.transforms import LoadImaged, MapTransform
+from monai.transforms import LoadImaged, MapTransform, SaveImaged
 
 from bundle.cohorts import case_name
 from bundle.errors import InputError
@@ -73,8 +73,10 @@ class ReadScand(MapTransform):
         return result
 
 
-class SaveLabelMapd(MapTransform):
+class SaveLabelMapd(SaveImaged):
     """Write label maps as NIfTI in the geometry of their scans, with the names and colours of the organs.
+
+    A SaveImaged by type, so that programs which write results themselves (MONAI Label) know to leave it out.
 
     Args:
         keys: label maps, 1×X×Y×Z, on the grid of the scan.
@@ -92,7 +94,7 @@ class SaveLabelMapd(MapTransform):
         postfix: str = "",
         image_key: str = "image",
     ) -> None:
-        super().__init__(keys)
+        super().__init__(keys, output_dir=output_dir, print_log=False)
         self.output_dir, self.vocabulary, self.postfix = Path(output_dir), Vocabulary(organs), postfix
         self.image_key = image_key
 

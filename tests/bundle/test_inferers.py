@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from bundle.errors import InputError
 from bundle.grids import ScanGrid, to_network
-from bundle.inferers import SlabInferer, ViewInferer, find_body
+from bundle.inferers import SlabInferer, ViewInferer, box_around, find_body
 from bundle.memory import peak_memory
 
 PIXDIM = (1.5, 1.5, 2.0)
@@ -147,6 +147,16 @@ def test_a_body_is_found_and_small_things_are_not() -> None:
     assert body.shape == (16, 16, 24)
     assert body[3:10, 5:13, 2:10].all()
     assert body.sum() == 7 * 8 * 8
+
+
+@pytest.mark.parametrize(("where", "expected"), [(0, (0, 24)), (7, (16, 40)), (14, (38, 62))])
+def test_a_box_is_at_least_a_window_and_inside_the_volume(where: int, expected: tuple[int, int]) -> None:
+    blocks = np.zeros((16, 16, 16), bool)
+    blocks[where : where + 2, :, 4] = True
+    box = box_around(blocks, (62, 64, 64), (24, 24, 8))
+    assert (box[0].start, box[0].stop) == expected
+    assert box[1] == slice(0, 64)
+    assert box[2] == slice(12, 24)  # four voxels, and a block on both sides
 
 
 @pytest.mark.parametrize("grid", ["scan", "network"])

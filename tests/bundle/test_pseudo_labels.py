@@ -10,10 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from monai.inferers import SlidingWindowInferer
+from monai.networks.nets import UNet
 
 from bundle.errors import InputError
+from bundle.inferers import SlabInferer
 from bundle.organs import UNKNOWN, Vocabulary
-from bundle.pseudo_labels import PseudoLabels, annotated_channels, complete_labels, doubtful_cohorts
+from bundle.pseudo_labels import PseudoLabels, annotated_channels, complete_case, complete_labels, doubtful_cohorts
+from bundle.sampling import Patches
 
 U = UNKNOWN
 CASE = {"cohort": "spleen", "case": "a", "labelled": ["spleen"]}
@@ -147,3 +151,23 @@ def test_a_cohort_of_another_field_of_view_is_doubted() -> None:
     first, second = doubtful_cohorts(given, prior, ["background", "spleen", "liver"])
     assert first.startswith("cohort liver: the liver takes 20.00% of its volume, but 8.00%")
     assert second.startswith("cohort cut: the spleen takes 0.50%")
+
+
+@pytest.mark.parametrize("shape", [(20, 24, 34), (34, 20, 24)])
+def test_a_case_completed_in_slabs_is_the_case_completed_whole(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    network = UNet(3, 1, 4, (4, 8), (2,)).eval()
+    image = torch.randn(1, *shape)
+    given = torch.full((1, *shape), U, dtype=torch.uint8)
+    given[0, 4:9, 5:12, 6:13] = 2
+    patches, size = Patches((12, 12, 8)), (16, 16, 16)
+    completed, proportions = complete_case(
+        network, SlabInferer(size, 0.25), {"image": image, "label": given}, [2], patches
+    )
+    with torch.inference_mode():
+        scores = SlidingWindowInferer(size, 1, 0.25, "gaussian")(image[None], network)[0].softmax(0)
+    weights = patches.coverage(shape)
+    expected = np.einsum("cxyz,x,y,z->c", scores.double().numpy(), *weights)
+    np.testing.assert_allclose(proportions, expected, rtol=1e-5)
+    np.testing.assert_array_equal(completed, complete_labels(scores.clone(), given[0], [2]).numpy())
+    assert len(np.unique(completed)) == 4

@@ -69,7 +69,7 @@ def test_metadata_fits_the_schema() -> None:
 
 def test_training_and_inference_share_their_values() -> None:
     train, inference = (yaml.safe_load((CONFIGS / f"{name}.yaml").read_text()) for name in ("train", "inference"))
-    shared = (set(train) & set(inference)) - {"imports", "run", "output_dir"}
+    shared = (set(train) & set(inference)) - {"imports", "run", "output_dir", "label_grid"}
     assert {"network_def", "pixdim", "hu_window", "intensity", "patch_size", "inferer", "organs"} <= shared
     assert {name: train[name] for name in shared} == {name: inference[name] for name in shared}
 

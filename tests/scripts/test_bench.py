@@ -16,6 +16,15 @@ def test_bench_loss_prints_both_ratios(capsys: pytest.CaptureFixture[str]) -> No
     assert re.search(r"peak, GB +\d+\.\d+ +\d+\.\d+ +\d+\.\d+", printed)
 
 
+def test_bench_inference_compares_labels_and_shows_the_growth(capsys: pytest.CaptureFixture[str]) -> None:
+    Bench().inference(slices=40, lengths=(20,), size=64, window=32, backends=("torch",), repeats=1)
+    printed = capsys.readouterr().out
+    assert re.search(r"usual MONAI pipeline +\d+\.\d +1.00 +\d+\.\d\d +1.00\n", printed)
+    assert re.search(r"torch, all windows +\d+\.\d +\d+\.\d\d +\d+\.\d\d +\d\.\d\d +100.0000% +0\n", printed)
+    assert re.search(r"torch, body only +\d+\.\d", printed)
+    assert re.search(r"\n +20 +\d+\.\d +\d+\.\d\d +\d+\.\d\d", printed)
+
+
 def test_both_steps_run_on_any_loss() -> None:
     for kind in ("ce", "dice_ce"):
         for with_prior in (True, False):
