@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from bundle.errors import InputError
+from bundle.label_maps import whole_file
 from bundle.options import run_config
 from bundle.organs import Vocabulary
 
@@ -35,9 +36,8 @@ def record_model(directory: str | Path, organs: Sequence[str] | None = None, **v
     config = run_config()
     if config is not None:  # the network as the config declares it; what is instantiated no longer tells
         record["network_def"] = config.get("network_def")
-    path = Path(directory) / MODEL_CONFIG
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=2) + "\n")
+    with whole_file(Path(directory) / MODEL_CONFIG) as unfinished:
+        unfinished.write_text(json.dumps(record, indent=2) + "\n")
 
 
 def read_model_config(weights: str | Path) -> dict[str, Any]:

@@ -205,11 +205,11 @@ def label_planes(slabs: Iterable[tuple[int, Tensor]], grid: ScanGrid, axis: int)
     held: dict[int, Tensor] = {}
     position = 0
     for start, planes in slabs:
-        held |= {start + number: plane for number, plane in enumerate(planes.double())}
+        held |= {start + number: plane for number, plane in enumerate(planes)}
         end = start + len(planes)
         while position < len(across.low) and int(across.high[position]) < end:
             low, high = int(across.low[position]), int(across.high[position])
-            between = torch.lerp(held[low], held[high], across.weight[position])
+            between = torch.lerp(held[low].double(), held[high].double(), across.weight[position])
             yield position, label_plane(between, u, v)
             position += 1
         if position < len(across.low):

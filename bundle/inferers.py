@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -24,9 +23,9 @@ from torch.nn import functional as F
 
 from bundle.errors import InputError
 from bundle.grids import ScanGrid, label_planes
-from bundle.memory import DiskBuffers, peak_memory
-from bundle.predictors import Predictor
-from bundle.windows import Index, Slabs, Windows, only_background, probability_slabs
+from bundle.memory import DiskBuffers, watch_memory
+from bundle.predictors import Predictor, check_backend
+from bundle.windows import Index, Slabs, Windows, background_slabs, only_background, probability_slabs
 
 __all__ = ["SlabInferer", "ViewInferer", "find_body", "scan_grid_of"]
 
@@ -46,7 +45,8 @@ def find_body(image: Tensor, air: float) -> NDArray[np.bool_]:
         air: values up to this one are air; where intensities are clipped to soft tissue that includes the lungs.
     """
     tissue = (image > air)[None, None].float()
-    blocks = F.avg_pool3d(tissue, BLOCK, ceil_mode=True, count_include_pad=False)[0, 0].numpy() >= 0.5
+    size = [min(BLOCK, n) for n in image.shape]
+    blocks = F.avg_pool3d(tissue, size, BLOCK, ceil_mode=True, count_include_pad=False)[0, 0].numpy() >= 0.5
     parts, _ = ndimage.label(blocks)
     sizes = np.bincount(parts.ravel())
     sizes[0] = 0
@@ -74,15 +74,13 @@ def embed(slabs: Slabs, region: Sequence[slice], shape: Sequence[int], axis: int
     for start, planes in slabs:
         if not channels:
             channels = planes.shape[1]
-            if first:
-                yield 0, only_background(first, channels, outside)
+            yield from background_slabs(0, first, channels, outside)
         if not whole:
             canvas = only_background(len(planes), channels, outside).clone()
             canvas[(slice(None), slice(None), *inside)] = planes
             planes = canvas
         yield first + start, planes
-    if end < shape[axis]:
-        yield end, only_background(shape[axis] - end, channels, outside)
+    yield from background_slabs(end, shape[axis], channels, outside)
 
 
 def scan_grid_of(image: Tensor) -> ScanGrid:
@@ -114,7 +112,7 @@ class SlabInferer(Inferer):
             trained with flips.
         scales: factors by which windows are resized, all averaged.
         backend: `torch`, `openvino`, or `auto`, which takes OpenVINO where it is there and the volume is worth the two
-            seconds it takes to compile. OpenVINO keeps the weights the network has when it is first called.
+            seconds it takes to compile.
         memory: resident memory the process may take, GB. Sums that would exceed it are held in files; a volume that
             cannot be segmented within it is refused. None holds all in memory.
         progress: text before a progress bar over windows; empty for none.
@@ -137,14 +135,24 @@ class SlabInferer(Inferer):
         super().__init__()
         if grid not in ("scan", "network"):
             raise InputError(f'inferer: grid is "scan" or "network", not "{grid}"')
+        check_backend(backend)
+        if any(axis not in (0, 1, 2) for axis in flips or ()):
+            raise InputError(f"flips: expected axes 0, 1 or 2, found {flips}")
+        if not all(isinstance(scale, int | float) and scale > 0 for scale in scales or ()):
+            raise InputError(f"scales: expected numbers above 0, found {scales}")
+        if memory is not None and not (isinstance(memory, int | float) and memory > 0):
+            raise InputError(f"memory: expected a number of GB above 0, found {memory}")
         self.roi_size, self.overlap, self.mode = tuple(int(n) for n in roi_size), float(overlap), mode
         self.batch, self.air, self.grid, self.progress = int(sw_batch_size), air, grid, progress
         self.memory = memory
         self.asked: dict[str, Any] = {"flips": flips or (), "scales": scales or (1.0,), "backend": backend}
-        self.predictors: weakref.WeakKeyDictionary[nn.Module, dict[str, Predictor]] = weakref.WeakKeyDictionary()
+        self.network: nn.Module | None = None  # the last one, and what evaluates it
+        self.predictors: dict[str, Predictor] = {}
 
     def __call__(self, inputs: Tensor, network: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
         reduce = self.on_scan if self.grid == "scan" else self.on_network
+        if len(inputs) == 1:
+            return reduce(inputs[0], network)[None]  # not stacked, which would copy it into another order
         return torch.stack([reduce(image, network) for image in inputs])
 
     def predictor(self, network: nn.Module, voxels: int) -> Predictor:
@@ -152,11 +160,12 @@ class SlabInferer(Inferer):
         backend = self.asked["backend"]
         if backend == "auto" and voxels < WORTH_COMPILING:
             backend = "torch"
-        made = self.predictors.setdefault(network, {})
-        if backend not in made:
+        if network is not self.network:
+            self.network, self.predictors = network, {}
+        if backend not in self.predictors:
             networks = list(network) if isinstance(network, nn.ModuleList) else [network]
-            made[backend] = Predictor(networks, **{**self.asked, "backend": backend})
-        return made[backend]
+            self.predictors[backend] = Predictor(networks, **{**self.asked, "backend": backend})
+        return self.predictors[backend]
 
     def slabs(self, image: Tensor, network: nn.Module) -> tuple[int, Slabs]:
         """Probabilities of a volume (X×Y×Z): the axis they are finished along, and slabs across it.
@@ -170,7 +179,7 @@ class SlabInferer(Inferer):
         region: tuple[slice, ...] = tuple(slice(0, n) for n in shape)
         body = None if self.air is None else find_body(image, self.air)
         if body is not None and not body.any():
-            return 2, iter([(0, only_background(shape[2], 1, shape[:2]))])
+            return 2, background_slabs(0, shape[2], 1, shape[:2])
         if body is not None:
             region = box_around(body, shape, size)
         padded, inner = pad(image[region], size)
@@ -189,9 +198,9 @@ class SlabInferer(Inferer):
         Raises:
             InputError: when the network alone takes more.
         """
-        with torch.inference_mode():
-            channels = predictor(torch.zeros(min(self.batch, 1), 1, *windows.size)).shape[1]
-        taken = peak_memory() + WORKING_BYTES
+        with torch.inference_mode(), watch_memory() as most:
+            channels = predictor(torch.zeros(self.batch, 1, *windows.size)).shape[1]
+        taken = most() + WORKING_BYTES
         if taken > budget:
             raise InputError(
                 f"memory: this scan and network take {taken / 1e9:.1f} GB before anything is held, the budget is "
@@ -200,7 +209,7 @@ class SlabInferer(Inferer):
         if taken + windows.held_bytes(channels) > budget:
             windows.disk = DiskBuffers()
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def on_network(self, image: Tensor, network: nn.Module) -> Tensor:
         """Labels (1×X×Y×Z) on the network's grid."""
         axis, slabs = self.slabs(image[0], network)
@@ -209,7 +218,7 @@ class SlabInferer(Inferer):
             labels[0].narrow(axis, start, len(planes)).copy_(planes.argmax(1).movedim(0, axis))
         return labels
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def on_scan(self, image: Tensor, network: nn.Module) -> Tensor:
         """Labels (1×X×Y×Z) on the grid of the file the image came from."""
         grid = scan_grid_of(image)

@@ -11,14 +11,14 @@ import resource
 import sys
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["DiskBuffers", "give_back", "peak_memory", "resident_memory"]
+__all__ = ["DiskBuffers", "give_back", "peak_memory", "resident_memory", "watch_memory"]
 
 STATUS = Path("/proc/self/status")
 
@@ -43,6 +43,16 @@ def peak_memory() -> int:
 def resident_memory() -> int:
     """Resident memory of this process now, bytes; its peak where the system does not tell."""
     return status_bytes("VmRSS") or peak_memory()
+
+
+@contextlib.contextmanager
+def watch_memory() -> Iterator[Callable[[], int]]:
+    """Watch the block; the function it gives tells the most that was resident in it, bytes."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text(
+            "5"
+        )  # Linux: the peak begins anew; elsewhere it is that of the process
+    yield peak_memory
 
 
 def give_back() -> None:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,14 +21,18 @@ __all__ = ["BACKENDS", "OpenVinoNetwork", "Predictor", "choose_backend"]
 BACKENDS = ("auto", "torch", "openvino")
 
 
+def check_backend(backend: str) -> None:
+    if backend not in BACKENDS:
+        raise InputError(f'backend: expected one of {", ".join(BACKENDS)}, found "{backend}"')
+
+
 def choose_backend(backend: str, device: torch.device) -> str:
     """`torch` or `openvino`; `auto` takes OpenVINO where it is installed and the network is on the CPU.
 
     Raises:
         InputError: for an unknown backend, or one that cannot be had.
     """
-    if backend not in BACKENDS:
-        raise InputError(f'backend: expected one of {", ".join(BACKENDS)}, found "{backend}"')
+    check_backend(backend)
     installed = importlib.util.find_spec("openvino") is not None
     if backend == "openvino" and not installed:
         raise InputError("backend: openvino is not installed; pip install openvino, or choose --backend torch")
@@ -38,7 +44,7 @@ def choose_backend(backend: str, device: torch.device) -> str:
 
 
 class OpenVinoNetwork(nn.Module):
-    """A network compiled by OpenVINO, once per input shape, with the weights it has at that moment.
+    """A network compiled by OpenVINO, once per window size, and again when its weights have changed.
 
     Args:
         network: the network.
@@ -47,30 +53,39 @@ class OpenVinoNetwork(nn.Module):
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
+        self.weights: list[tuple[int, int]] = []
         self.compiled: dict[tuple[int, ...], Any] = {}
 
     def compile_for(self, window: Tensor) -> Any:
         import openvino
 
         with torch.no_grad():  # tracing here, once, is faster than leaving it to convert_model
-            traced = torch.jit.trace(self.network, window, check_trace=False)
+            # A copy: OpenVINO would share some of the weights, and see only those change.
+            traced = torch.jit.trace(copy.deepcopy(self.network), window, check_trace=False)
         model = openvino.convert_model(traced, example_input=window, input=list(window.shape))
         hints = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
         threads = {"INFERENCE_NUM_THREADS": torch.get_num_threads()}
         return openvino.Core().compile_model(model, "CPU", hints | threads).create_infer_request()
 
     def forward(self, window: Tensor) -> Tensor:
-        shape = tuple(window.shape)
-        if shape not in self.compiled:
-            self.compiled[shape] = self.compile_for(window)
         import openvino
 
-        request = self.compiled[shape]
+        weights = [(value.data_ptr(), value._version) for value in self.network.state_dict(keep_vars=True).values()]
+        if weights != self.weights:
+            self.weights, self.compiled = weights, {}
+        batch, size = len(window), tuple(window.shape[1:])
+        if size not in self.compiled or self.compiled[size].get_compiled_model().input(0).shape[0] < batch:
+            self.compiled[size] = self.compile_for(window)
+        request = self.compiled[size]
+        # The last batch may be smaller: filling it up takes less time than compiling for it.
+        window = F.pad(
+            window, [0] * 2 * (window.ndim - 1) + [0, request.get_compiled_model().input(0).shape[0] - batch]
+        )
         # The result is written where it will be used: a copy of it takes a tenth of the network's time.
         logits = torch.empty(tuple(request.get_compiled_model().output(0).shape))
         request.set_output_tensor(0, openvino.Tensor(logits.numpy(), shared_memory=True))
         request.infer([window.contiguous().numpy()], share_inputs=True)
-        return logits
+        return logits[:batch]
 
 
 class Predictor:
@@ -90,15 +105,15 @@ class Predictor:
         scales: Sequence[float] = (1.0,),
         backend: str = "torch",
     ) -> None:
-        self.device = next((p.device for p in networks[0].parameters()), torch.device("cpu"))
-        chosen = choose_backend(backend, self.device)
+        chosen = choose_backend(backend, device_of(networks[0]))
         self.networks = [OpenVinoNetwork(network) if chosen == "openvino" else network for network in networks]
-        self.mirrored = [axes for n in range(len(flips) + 1) for axes in itertools.combinations(flips, n)]
+        axes = sorted(set(flips))
+        self.mirrored = [some for n in range(len(axes) + 1) for some in itertools.combinations(axes, n)]
         self.scales = tuple(float(scale) for scale in scales)
 
     def __call__(self, windows: Tensor) -> Tensor:
         asked = list(itertools.product(self.networks, self.mirrored, self.scales))
-        windows = windows.to(self.device)
+        windows = windows.to(device_of(self.networks[0]))
         if len(asked) == 1:
             return self.ask(windows, *asked[0]).float().cpu()
         total = torch.zeros(())
@@ -116,9 +131,19 @@ class Predictor:
         return logits.flip(dims) if dims else logits
 
 
+def device_of(network: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
+
+
+def resized(size: int, scale: float) -> int:
+    """A window's size times ``scale``, as often divisible by 2 as the window's, up to 32: networks halve it."""
+    step = math.gcd(size, 32)
+    return max(step, round(size * scale / step) * step)
+
+
 def resize(values: Tensor, to: float | Sequence[int]) -> Tensor:
     """Resize B×C×spatial by a factor, or to a shape."""
-    shape = [max(1, round(n * to)) for n in values.shape[2:]] if isinstance(to, float) else list(to)
+    shape = [resized(n, to) for n in values.shape[2:]] if isinstance(to, float) else list(to)
     if shape == list(values.shape[2:]):
         return values
     return F.interpolate(values, shape, mode="bilinear" if len(shape) == 2 else "trilinear", align_corners=False)

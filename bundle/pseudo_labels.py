@@ -132,21 +132,29 @@ def doubtful_cohorts(
     ]
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def complete_case(
-    network: nn.Module, inferer: SlabInferer, volume: Mapping[str, Tensor], annotated: list[int], patches: Patches
+    network: nn.Module,
+    inferer: SlabInferer,
+    volume: Mapping[str, Tensor],
+    annotated: list[int],
+    patches: Patches,
+    channels: int,
 ) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
     """Completed labels of a case, X×Y×Z, and its p̄ (C), weighted by the coverage of the patches."""
     given = volume["label"][0]
     coverage = patches.coverage(given.shape)
     axis, slabs = inferer.slabs(volume["image"][0], network)
-    completed, proportions = torch.empty_like(given), np.zeros(1)
+    completed, proportions = torch.empty_like(given), np.zeros(channels)
     across, others = coverage[axis], [weight for other, weight in enumerate(coverage) if other != axis]
     for start, planes in slabs:
         scores, here = planes.movedim(1, 0).contiguous(), slice(start, start + len(planes))
-        proportions = proportions + probability_proportions(scores.numpy(), [across[here], *others])
+        # A volume of nothing but air has one channel, the background.
+        proportions[: len(scores)] += probability_proportions(scores.numpy(), [across[here], *others])
         known = given.movedim(axis, 0)[here]
-        completed.movedim(axis, 0)[here] = complete_labels(scores, known, annotated)
+        completed.movedim(axis, 0)[here] = complete_labels(
+            scores, known, [channel for channel in annotated if channel < len(scores)]
+        )
     return completed.numpy(), proportions / proportions.sum()
 
 
@@ -167,7 +175,9 @@ def refresh_pseudo_labels(
     for cohort, index in tqdm(jobs, desc="pseudo-labels", unit="case", leave=False):
         case, volume = dataset.data[index], dataset.volume(index)
         annotated = annotated_channels(case, vocabulary)
-        completed, proportions = complete_case(network, inferer, volume, annotated, dataset.patches)
+        completed, proportions = complete_case(
+            network, inferer, volume, annotated, dataset.patches, vocabulary.out_channels
+        )
         store.write(case, completed)
         rows[cohort].append(proportions)
         label = volume["label"][0].numpy()

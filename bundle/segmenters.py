@@ -72,7 +72,7 @@ def keep_largest_parts(labels: NDArray[np.uint8]) -> None:
             continue
         parts, count = ndimage.label(labels[box] == channel)
         if count > 1:
-            sizes = np.bincount(parts.ravel())
+            sizes = np.sum([np.bincount(plane.ravel(), minlength=count + 1) for plane in parts], axis=0)
             sizes[0] = 0
             labels[box][(parts > 0) & (parts != sizes.argmax())] = 0
 
@@ -88,7 +88,7 @@ def read_config(weights: Path, overlays: Sequence[str | Path], values: Mapping[s
     """configs/inference.yaml as it is for these weights."""
     parser = ConfigParser()
     parser.read_config([str(CONFIG), *(str(overlay) for overlay in overlays)])
-    parser.update({**read_model_config(weights), **values})
+    parser.update({**read_model_config(weights), **values, "label_grid": "scan"})
     return parser
 
 
@@ -118,7 +118,11 @@ def load_segmenter(
     for path in paths:
         if not path.is_file():
             raise InputError(f"{path}: no such weights; train first, or give the path of a checkpoint as --model")
-    parsers = [read_config(path, overlays, values or {}) for path in paths]
+    for overlay in overlays:
+        if not Path(overlay).is_file():
+            raise InputError(f"{overlay}: no such config; give the path of an overlay")
+    values = {**(values or {}), "inferer::memory": memory}
+    parsers = [read_config(path, overlays, values) for path in paths]
     first = parsers[0]
     networks, inferers = [], []
     for path, parser in zip(paths, parsers, strict=True):
@@ -132,7 +136,6 @@ def load_segmenter(
         load_weights(network, path, parser.get("organs"))
         networks.append(network.eval())
         inferer = parser.get_parsed_content("inferer")
-        inferer.memory = memory
         inferers.append(inferer)
     fused = len({inferer.roi_size for inferer in inferers}) > 1
     return Segmenter(
@@ -148,6 +151,20 @@ def set_threads(threads: int | None) -> None:
     """Let PyTorch and OpenVINO use this many threads; None leaves it to them."""
     if threads is None:
         return
-    if int(threads) < 1:
+    if not isinstance(threads, int) or threads < 1:
         raise InputError(f"threads: expected a number from 1 on, found {threads}")
-    torch.set_num_threads(int(threads))
+    torch.set_num_threads(threads)
+
+
+def check_device(device: str) -> str:
+    """The device, if this machine has it.
+
+    Raises:
+        InputError: when it has not.
+    """
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"device: {device} cannot be used ({reason}); choose cpu") from None
+    return device

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -186,8 +187,16 @@ class Zone:
             if empty.any():
                 probabilities.masked_fill_(empty[:, None], 0)
                 probabilities[:, BACKGROUND].masked_fill_(empty, 1)
+            if self.windows.disk is not None:
+                self.windows.disk.release()
             yield start, probabilities
         self.total = None
+
+
+def background_slabs(start: int, end: int, channels: int, shape: Sequence[int]) -> Slabs:
+    """Planes without any organ from ``start`` to ``end``."""
+    for first in range(start, end, PLANES):
+        yield first, only_background(min(PLANES, end - first), channels, shape)
 
 
 def only_background(count: int, channels: int, shape: Sequence[int]) -> Tensor:
@@ -230,17 +239,20 @@ def probability_slabs(
     stream = evaluate(image, predict, windows, indices, batch)
     first = list(itertools.islice(stream, 1))
     channels = len(first[0][1]) if first else 1
-    stream, zones = itertools.chain(first, stream), windows.zones()
+    stream, zones = itertools.chain(iter(first), stream), deque(windows.zones())
+    del first  # it holds the first windows' logits
     with tqdm(total=len(indices), desc=progress, unit="window", disable=not progress, leave=False) as bar:
         for number, layer in enumerate(layers):
             for index, logits in itertools.islice(stream, len(layer)):
                 weighted = logits.mul_(windows.weights)
-                for zone in zones:
+                end = windows.region(index)[windows.axis].stop
+                for zone in itertools.takewhile(lambda zone: zone.first < end, zones):  # noqa: B023
                     if zone.covers(index):
                         zone.add(index, weighted)
                 if windows.disk is not None:
                     windows.disk.release()
                 bar.update()
             while zones and zones[0].last_layer <= number:
-                yield from zones.pop(0).finish(channels)
-            give_back()
+                yield from zones.popleft().finish(channels)
+            if number % 8 == 7:
+                give_back()

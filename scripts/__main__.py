@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import sys
 from importlib import import_module
 from typing import Any
 
 import fire
+
+from bundle.errors import InputError
 
 COMMANDS = {  # where each command lives; only the one that is asked for is imported
     "bench": ("scripts.bench", "Bench"),
@@ -23,7 +27,22 @@ def load_commands(names: list[str]) -> dict[str, Any]:
     return {name: getattr(import_module(COMMANDS[name][0]), COMMANDS[name][1]) for name in wanted}
 
 
+def check_options(command: Any, arguments: list[str]) -> None:
+    """Refuse options a command does not have: Fire would run it first and complain afterwards."""
+    known = set(inspect.signature(command).parameters)
+    for argument in arguments:
+        name = argument[2:].split("=")[0].replace("-", "_")
+        if not argument.startswith("--") or not name or name in known | {"help"} or name.removeprefix("no") in known:
+            continue
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean --{close[0]}?" if close else "see --help"
+        raise InputError(f"--{name}: there is no such option; {hint}")
+
+
 def main() -> None:
+    for name, command in load_commands(sys.argv[1:2]).items():
+        if [name] == sys.argv[1:2] and not inspect.isclass(command):
+            check_options(command, sys.argv[2:])
     fire.Fire(load_commands(sys.argv[1:2]), name="python -m scripts")
 
 

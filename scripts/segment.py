@@ -14,13 +14,15 @@ from typing import Any
 
 from tqdm import tqdm
 
+from bundle.checkpoints import MODEL_CONFIG
 from bundle.dicom_seg import write_dicom_seg
 from bundle.errors import EXIT_CODE, InputError, find_input_error
+from bundle.inferers import SlabInferer, ViewInferer
 from bundle.label_maps import measure_volumes, write_color_table, write_label_map, write_volumes
 from bundle.organs import Vocabulary
 from bundle.previews import write_preview
 from bundle.scans import Source, find_scans, read_scan
-from bundle.segmenters import Segmenter, load_segmenter, set_threads, weight_files
+from bundle.segmenters import Segmenter, check_device, load_segmenter, set_threads, weight_files
 
 MODEL = Path(__file__).resolve().parent.parent / "models" / "model.pt"
 NIFTI = (".nii.gz", ".nii")
@@ -70,17 +72,19 @@ def segment(
     scans, target = find_scans(str(input)), Path(str(output))
     check_target(Path(str(input)), target, len(scans) == 1)
     values: Settings = {"backend": backend, "skip_air": skip_air, "flips": listed(flips), "scales": listed(scales)}
-    chosen = {} if device is None else {"device": f"$torch.device({str(device)!r})"}
+    chosen = {} if device is None else {"device": f"$torch.device({check_device(str(device))!r})"}
     segmenter = load_segmenter(model, listed(overlays), clean, memory, {**values, **chosen})
+    weights = weight_files(model)
+    configs = [path.with_name(MODEL_CONFIG) for path in weights if path.with_name(MODEL_CONFIG).is_file()]
     settings: Settings = {
-        "model": [str(path) for path in weight_files(model)],
-        "weights": fingerprint(weight_files(model)),
+        "model": fingerprint([*weights, *configs, *listed(overlays)]),
         "organs": wanted_organs(segmenter, organs),
         "clean": clean,
         "dicom_seg": dicom_seg,
         **values,
     }
     cases = [Case(name, source, target, len(scans) == 1, settings, preview) for name, source in scans.items()]
+    check_writable(cases[0].label_map.parent)
     remove_unfinished(cases[0].label_map.parent)
     run = Run(segmenter, cases, overwrite)
     try:
@@ -139,6 +143,18 @@ def remove_unfinished(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def check_writable(folder: Path) -> None:
+    """The folder is there, or can be made, and takes files."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise InputError(f"{folder}: cannot be written to, because of {there}; choose another output")
+
+
+def show_progress(inferer: SlabInferer, text: str) -> None:
+    for one in [inferer, *(inferer.views if isinstance(inferer, ViewInferer) else [])]:
+        one.progress = text
+
+
 @dataclass
 class Case:
     """A scan and the files that are made of it.
@@ -183,11 +199,12 @@ class Case:
 
     def segment(self, segmenter: Segmenter) -> None:
         """Segment the scan and write its files."""
-        organs = self.settings["organs"]
-        segmenter.inferer.progress = self.name
+        organs, record = self.settings["organs"], self.record()  # of the scan as it is now
+        show_progress(segmenter.inferer, self.name)
         labels, affine = segmenter(self.source, None if organs is None else Vocabulary(organs))
         vocabulary = segmenter.vocabulary
-        self.beside(".json").unlink(missing_ok=True)  # from here on the case is not finished
+        for ending in (".json", ".png", ".seg.dcm"):  # the JSON first: from here on the case is not finished
+            self.beside(ending).unlink(missing_ok=True)
         write_label_map(self.label_map, labels, affine, vocabulary)
         write_color_table(self.label_map.with_name("organs.ctbl"), vocabulary)
         as_dicom = self.settings["dicom_seg"] and self.source.series
@@ -198,12 +215,17 @@ class Case:
             if as_dicom:
                 write_dicom_seg(self.beside(".seg.dcm"), scan, labels, vocabulary)
         volumes = measure_volumes(labels, affine, vocabulary)
-        write_volumes(self.beside(".json"), self.source.path, volumes, {"settings": self.record()})
+        write_volumes(self.beside(".json"), self.source.path, volumes, {"settings": record})
 
     def print_volumes(self) -> None:
-        for name, organ in json.loads(self.beside(".json").read_text())["organs"].items():
+        organs = json.loads(self.beside(".json").read_text())["organs"]
+        for name, organ in organs.items():
             if organ["voxels"]:
                 print(f"{name:<26}{organ['ml']:>10.1f} ml{'  at the edge' if organ['touches_border'] else ''}")
+        wanted = self.settings["organs"] or list(organs)
+        missing = [name for name in wanted if not organs[name]["voxels"]]
+        if missing:
+            print(f"not found: {', '.join(missing)}")
 
 
 @dataclass

@@ -162,7 +162,7 @@ def test_a_case_completed_in_slabs_is_the_case_completed_whole(shape: tuple[int,
     given[0, 4:9, 5:12, 6:13] = 2
     patches, size = Patches((12, 12, 8)), (16, 16, 16)
     completed, proportions = complete_case(
-        network, SlabInferer(size, 0.25), {"image": image, "label": given}, [2], patches
+        network, SlabInferer(size, 0.25), {"image": image, "label": given}, [2], patches, 4
     )
     with torch.inference_mode():
         scores = SlidingWindowInferer(size, 1, 0.25, "gaussian")(image[None], network)[0].softmax(0)

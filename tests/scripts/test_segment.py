@@ -16,7 +16,7 @@ import pytest
 import torch
 from monai.networks.nets import UNet
 
-from bundle.errors import InputError
+from bundle.errors import InputError, find_input_error
 from bundle.label_maps import read_label_names
 from bundle.organs import Vocabulary
 from scripts.segment import segment
@@ -167,6 +167,52 @@ def test_organs_the_model_does_not_know_are_refused(scans: Path, model: Path, tm
     torch.save(UNet(3, 1, 2, (4, 8), (2,)).state_dict(), small / "model.pt")
     with pytest.raises(InputError, match="not trained for the spleen; it knows liver"):
         segment(str(scans), str(tmp_path / "out"), model=str(small), organs="spleen")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"flips": 3}, "flips: expected axes 0, 1 or 2, found [3]"),
+        ({"scales": 0}, "scales: expected numbers above 0"),
+        ({"memory": "lots"}, "memory: expected a number of GB above 0, found lots"),
+        ({"threads": "two"}, "threads: expected a number from 1 on, found two"),
+        ({"device": "abacus"}, "device: abacus cannot be used"),
+        ({"backend": "onnx"}, "expected one of auto, torch, openvino"),
+        ({"overlays": "nope.yaml"}, "nope.yaml: no such config"),
+    ],
+)
+def test_bad_values_are_refused_before_any_work(
+    scans: Path, model: Path, tmp_path: Path, options: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        segment(str(scans), str(tmp_path / "out"), model=str(model), **options)
+    assert reason in str(find_input_error(caught.value))
+    assert not list((tmp_path / "out").glob("*"))
+
+
+def test_a_misspelt_option_is_refused_before_any_work(
+    run_command: Run, scans: Path, model: Path, tmp_path: Path
+) -> None:
+    finished = run_command("-m", "scripts", "segment", scans, tmp_path / "out", "--model", model, "--organ", "liver")
+    assert finished.returncode == 2
+    assert finished.stderr.splitlines()[-1] == "error: --organ: there is no such option; did you mean --organs?"
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_output_that_cannot_be_written_is_refused(scans: Path, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written to"):
+        segment(str(scans), str(tmp_path / "file" / "out"), model=str(model))
+
+
+def test_a_picture_of_other_settings_does_not_stay(scans: Path, model: Path, tmp_path: Path) -> None:
+    one, out = str(scans / "test_000.nii.gz"), tmp_path / "out"
+    segment(one, str(out), model=str(model), preview=True, organs="liver")
+    first = (out / "test_000.png").read_bytes()
+    segment(one, str(out), model=str(model))
+    assert not (out / "test_000.png").exists()
+    segment(one, str(out), model=str(model), preview=True)
+    assert (out / "test_000.png").read_bytes() != first
 
 
 @pytest.mark.skipif(not DICOM.is_dir(), reason="the example DICOM series is not part of the project")
