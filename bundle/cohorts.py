@@ -9,6 +9,7 @@ A case is a plain dict, as MONAI's transforms want it:
     labelled       its label set: the organs that were annotated in it
     values         {value in the file: value in the loaded label map}; see `UNKNOWN` and `BACKGROUND`
     fold           its fold, or None
+    patient        whom it is of: cases of one patient are in one fold
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from bundle.organs import AMBIGUOUS, BACKGROUND, IGNORED, ORGANS, UNKNOWN, Vocab
 __all__ = [
     "SUPERVISIONS",
     "check_cases",
+    "deal_folds",
     "evaluation_cases",
     "find_cohorts",
     "full_cases",
@@ -260,11 +262,12 @@ def read_cohort(path: str | Path, vocabulary: Vocabulary | None = None, section:
         labelled = [name for name in vocabulary.names if name in annotated]
         case: Case = {
             "image": str(path.parent / entry["image"]),
-            "case": case_name(entry["image"]),
+            "case": str(entry.get("case") or case_name(entry["image"])),
             "cohort": path.parent.name,
             "labelled": labelled,
             "values": map_values(names, labelled, vocabulary, path),
             "fold": entry.get("fold"),
+            "patient": str(entry.get("patient") or entry.get("case") or case_name(entry["image"])),
         }
         if entry.get("label"):
             case["label"] = str(path.parent / entry["label"])
@@ -337,19 +340,23 @@ def partial_cases(cases: Iterable[Case], organs: Sequence[str] | None = None) ->
     return [case for case in cases if not is_full(case, organs)]
 
 
-def fold_of(case: Case, index: int, parts: Sequence[Sequence[int]]) -> int:
-    if case["fold"] is not None:
-        return int(case["fold"])
-    return next(number for number, part in enumerate(parts) if index in part)
+def deal_folds(patients: Sequence[str], folds: int = 5, seed: int = 0) -> list[int]:
+    """A fold for each case, given whom it is of: all cases of a patient are in one fold, and folds are equally large."""
+    people = sorted(set(patients))
+    if not 2 <= folds <= len(people):
+        raise InputError(f"folds: expected a number from 2 to the {len(people)} patients there are, found {folds}")
+    parts = partition_dataset(people, num_partitions=folds, shuffle=True, seed=seed)
+    fold_of = {patient: number for number, part in enumerate(parts) for patient in part}
+    return [fold_of[patient] for patient in patients]
 
 
 def held_out(cases: Sequence[Case], fold: int | None, folds: int = 5) -> list[bool]:
     """For each fully labelled case whether it belongs to ``fold``. Cases without a fold are dealt out, seeded."""
-    if fold is None or len(cases) < 2:
+    patients = [f"{case['cohort']}/{case['patient']}" for case in cases]
+    if fold is None or len(set(patients)) < 2:
         return [False] * len(cases)
-    count = min(folds, len(cases))
-    parts = partition_dataset(range(len(cases)), num_partitions=count, shuffle=True, seed=0)
-    numbers = [fold_of(case, index, parts) for index, case in enumerate(cases)]
+    dealt = deal_folds(patients, min(folds, len(set(patients))))
+    numbers = [other if case["fold"] is None else int(case["fold"]) for case, other in zip(cases, dealt, strict=True)]
     if fold not in numbers:
         known = ", ".join(str(number) for number in sorted(set(numbers)))
         raise InputError(f"fold: expected one of {known}, or null to hold nothing out, found {fold}")

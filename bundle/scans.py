@@ -36,11 +36,12 @@ from bundle.dicom import (
 )
 from bundle.errors import InputError
 
-__all__ = ["ENDINGS", "Scan", "Source", "find_scans", "list_scans", "read_scan"]
+__all__ = ["ENDINGS", "Scan", "Source", "find_scans", "list_scans", "read_label_map", "read_scan", "same_grid"]
 
 NIFTI = (".nii.gz", ".nii")
 ITK_READERS = {".mha": "MetaImageIO", ".mhd": "MetaImageIO", ".nrrd": "NrrdImageIO", ".nhdr": "NrrdImageIO"}
 ENDINGS = (*NIFTI, *ITK_READERS)  # DICOM files may have any ending
+GRID_TOLERANCE = 1e-2  # mm, at the corners: a rounded header is not a shifted label map
 LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 
 Array = NDArray[Any]
@@ -204,14 +205,49 @@ def read_scan(source: str | Path | Source) -> Scan:
         if len(found) > 1:
             raise InputError(f"{source}: expected one scan, found {len(found)} ({', '.join(found)}); give one of them")
         source = next(iter(found.values()))
-    if source.series:
-        scan = read_dicom(source)
-    elif ending_of(source.path) in NIFTI:
-        scan = read_nifti(source.path)
-    else:
-        scan = read_with_itk(source.path)
+    scan = read_dicom(source) if source.series else read_file(source.path)
     check_values(scan)
     return scan
+
+
+def read_label_map(path: str | Path) -> Scan:
+    """Read a label map; its values are integers of at least 0, whatever the type they are stored as.
+
+    Raises:
+        InputError: when it is not a volume of such values.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; expected a label map")
+    if ending_of(path) not in ENDINGS:
+        raise InputError(f"{path}: expected a label map ending with {', '.join(ENDINGS)}; convert it to NIfTI")
+    scan = read_file(path)
+    if scan.voxels.dtype.kind == "f":
+        whole = scan.voxels.astype(np.int32)
+        if not np.array_equal(whole, scan.voxels):
+            raise InputError(
+                f"{path}: expected whole numbers, found {scan.voxels[whole != scan.voxels][0]:g}; a label map must be "
+                "resampled with nearest neighbours"
+            )
+        scan.voxels = whole
+    if scan.voxels.dtype.kind == "i" and scan.voxels.min() < 0:
+        raise InputError(f"{path}: expected values of at least 0, found {scan.voxels.min()}; mend the label map")
+    return scan
+
+
+def read_file(path: Path) -> Scan:
+    return read_nifti(path) if ending_of(path) in NIFTI else read_with_itk(path)
+
+
+def grid_difference(one: Scan, other: Scan) -> float:
+    """mm by which the corners of two grids of one shape lie apart, at most."""
+    corners = np.array(np.meshgrid(*[(0, size) for size in one.voxels.shape], [1])).reshape(4, -1)
+    return float(np.linalg.norm(((one.affine - other.affine) @ corners)[:3], axis=0).max())
+
+
+def same_grid(one: Scan, other: Scan) -> bool:
+    """Whether two scans have one shape, and voxels at one place but for the rounding of a header."""
+    return one.voxels.shape == other.voxels.shape and grid_difference(one, other) <= GRID_TOLERANCE
 
 
 def check_values(scan: Scan) -> None:

@@ -1,0 +1,30 @@
+# Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
+"""Public datasets as they are downloaded, one file each, and the one registry of them."""
+
+from __future__ import annotations
+
+import difflib
+
+from bundle.adapters.base import Adapter
+from bundle.adapters.msd import MsdLiver, MsdPancreas, MsdSpleen
+from bundle.adapters.totalsegmentator import TotalSegmentator
+from bundle.errors import InputError
+
+__all__ = ["ADAPTERS", "find_adapter"]
+
+ADAPTERS: dict[str, Adapter] = {
+    adapter.name: adapter for adapter in (TotalSegmentator(), MsdSpleen(), MsdLiver(), MsdPancreas())
+}
+
+
+def find_adapter(name: str) -> Adapter:
+    """The adapter of this name.
+
+    Raises:
+        InputError: when there is none.
+    """
+    if name not in ADAPTERS:
+        close = difflib.get_close_matches(str(name), ADAPTERS, n=1)
+        hint = f'did you mean "{close[0]}"?' if close else "`prepare --list` shows them"
+        raise InputError(f"{name}: no dataset has this name (known are {', '.join(ADAPTERS)}); {hint}")
+    return ADAPTERS[name]
