@@ -341,7 +341,7 @@ def partial_cases(cases: Iterable[Case], organs: Sequence[str] | None = None) ->
 
 
 def deal_folds(patients: Sequence[str], folds: int = 5, seed: int = 0) -> list[int]:
-    """A fold for each case, given whom it is of: all cases of a patient are in one fold, and folds are equally large."""
+    """A fold for each case, given whom it is of: those of a patient are in one fold, and folds are of one size."""
     people = sorted(set(patients))
     if not 2 <= folds <= len(people):
         raise InputError(f"folds: expected a number from 2 to the {len(people)} patients there are, found {folds}")

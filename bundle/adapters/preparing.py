@@ -155,9 +155,7 @@ def choose_evenly(cases: Sequence[RawCase], count: int | None, source: str) -> l
     if count is None:
         return list(cases)
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= len(cases):
-        raise InputError(
-            f"cases: expected a number from 1 to the {len(cases)} labelled cases in {source}, found {count}"
-        )
+        raise InputError(f"cases: expected 1 to {len(cases)}, the labelled cases in {source}, found {count}")
     return [cases[place] for place in np.linspace(0, len(cases) - 1, count).round().astype(int)]
 
 
@@ -167,12 +165,12 @@ def annotated_organs(adapter: Adapter) -> list[str]:
 
 
 def drop_labels(entries: list[Entry], adapter: Adapter, dropped: int, fraction: float, seed: int) -> None:
-    """The paper's PaNN*: a share of the cases keeps the labels of a random few organs only, other ones for each case."""
+    """The paper's PaNN*: in a share of the cases only a few random organs stay annotated, other ones in each case."""
     organs = annotated_organs(adapter)
     if not 0 < dropped < len(organs) or not 0 < fraction <= 1:
         raise InputError(
-            f"drop_labels, fraction: expected 1 to {len(organs) - 1} of the {len(organs)} organs of {adapter.name} and a "
-            f"share of the cases above 0 and up to 1 (the paper: --drop_labels 8 --fraction 0.2), found {dropped}, {fraction}"
+            f"drop_labels, fraction: expected 1 to {len(organs) - 1} of the {len(organs)} organs of {adapter.name}, and "
+            f"a share of the cases above 0 and up to 1, found {dropped} and {fraction}; the paper has 8 and 0.2"
         )
     rng = np.random.default_rng(seed)
     for place in sorted(rng.permutation(len(entries))[: round(fraction * len(entries))]):
