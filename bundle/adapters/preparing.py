@@ -169,7 +169,7 @@ def drop_labels(entries: list[Entry], adapter: Adapter, dropped: int, fraction: 
     organs = annotated_organs(adapter)
     if not 0 < dropped < len(organs) or not 0 < fraction <= 1:
         raise InputError(
-            f"drop_labels, fraction: expected 1 to {len(organs) - 1} of the {len(organs)} organs of {adapter.name}, and "
+            f"drop_labels, fraction: expected 1 to {len(organs) - 1} of the {len(organs)} organs of {adapter.name} and "
             f"a share of the cases above 0 and up to 1, found {dropped} and {fraction}; the paper has 8 and 0.2"
         )
     rng = np.random.default_rng(seed)
