@@ -15,7 +15,7 @@ from bundle.errors import InputError
 from bundle.organs import UNKNOWN
 from bundle.priors import Prior
 
-__all__ = ["PannLoss", "PriorLoss", "SupervisedLoss", "predicted_proportions"]
+__all__ = ["DeepSupervisionLoss", "PannLoss", "PriorLoss", "SupervisedLoss", "predicted_proportions"]
 
 Duals = Literal["natural", "gradient", "biased"]
 EPSILON = 1e-12
@@ -34,6 +34,11 @@ def predicted_proportions(logits: Tensor) -> Tensor:
         logits: B×C×spatial.
     """
     return at_least_fp32(logits).softmax(1).flatten(2).mean((0, 2))
+
+
+def finest_head(logits: Tensor, label: Tensor) -> Tensor:
+    """The full-resolution logits: the first of several heads (B×heads×C×spatial), or the only one."""
+    return logits[:, 0] if logits.ndim > label.ndim else logits
 
 
 def split_samples(tensor: Tensor, partial: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,6 +85,31 @@ class SupervisedLoss(nn.Module):
         mask = known.unsqueeze(1)
         loss: Tensor = self.dice(logits.softmax(1) * mask, onehot * mask)
         return loss
+
+
+class DeepSupervisionLoss(nn.Module):
+    """A loss for networks that give several heads in training, as MONAI's DynUNet with deep supervision does.
+
+    The mean of the loss of each head, with weights that halve from one head to the next coarser one.
+
+    Args:
+        loss: the loss of one head.
+    """
+
+    def __init__(self, loss: SupervisedLoss) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, logits: Tensor, label: Tensor) -> Tensor:
+        """
+        Args:
+            logits: B×heads×C×spatial, finest head first, all of them at full size; or B×C×spatial.
+            label: B×1×spatial.
+        """
+        heads = logits.unbind(1) if logits.ndim > label.ndim else (logits,)
+        weights = [0.5**place for place in range(len(heads))]
+        losses = [weight * self.loss(head, label) for weight, head in zip(weights, heads, strict=True)]
+        return torch.stack(losses).sum() / sum(weights)
 
 
 class PriorLoss(nn.Module):
@@ -186,14 +216,18 @@ class PannLoss(nn.Module):
     The parts of the last call stay in ``parts`` and its p̄ in ``proportions``, detached, for the handlers.
 
     Args:
-        supervised: loss on completed labels, used for J_L and J_P.
+        supervised: loss on completed labels, used for J_L and J_P; of all heads where the network has several.
         prior: the prior term.
         partial_weight: λ1.
         prior_weight: λ2; at 0 the term is not computed for the gradient, but p̄ is still followed.
     """
 
     def __init__(
-        self, supervised: SupervisedLoss, prior: PriorLoss, partial_weight: float = 1.0, prior_weight: float = 0.1
+        self,
+        supervised: SupervisedLoss | DeepSupervisionLoss,
+        prior: PriorLoss,
+        partial_weight: float = 1.0,
+        prior_weight: float = 0.1,
     ) -> None:
         super().__init__()
         self.supervised, self.prior = supervised, prior
@@ -205,7 +239,7 @@ class PannLoss(nn.Module):
     def forward(self, logits: Tensor, target: Mapping[str, Tensor]) -> Tensor:
         """
         Args:
-            logits: B×C×spatial.
+            logits: B×C×spatial, or B×heads×C×spatial for a `DeepSupervisionLoss`.
             target: `label` (B×1×spatial, completed) and `partial` (B, bool).
         """
         partial = target["partial"]
@@ -219,7 +253,7 @@ class PannLoss(nn.Module):
         if self.partial_samples:
             parts["partial"] = self.partial_weight * self.supervised(partial_logits, partial_label)
             with torch.autocast(logits.device.type, enabled=False), torch.set_grad_enabled(self.prior_weight > 0):
-                proportions = predicted_proportions(partial_logits)
+                proportions = predicted_proportions(finest_head(partial_logits, partial_label))
                 prior = self.prior_weight * self.prior(proportions)
             if self.prior_weight > 0:
                 parts["prior"] = prior

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from monai.networks.nets import DynUNet
 
 from bundle.errors import InputError
-from bundle.losses import PannLoss, PriorLoss, SupervisedLoss, predicted_proportions
+from bundle.losses import DeepSupervisionLoss, PannLoss, PriorLoss, SupervisedLoss, predicted_proportions
 from bundle.organs import IGNORED, UNKNOWN
 
 
@@ -271,3 +272,54 @@ def test_batches_of_one_kind_work(partial: list[bool]) -> None:
     target = {"label": torch.zeros(2, 1, 5, 4, 3, dtype=torch.uint8), "partial": torch.tensor(partial)}
     assert torch.isfinite(loss(batch(2), target))
     assert (loss.proportions is not None) == partial[0]
+
+
+# --- Networks with several heads -------------------------------------------------------------------------------------
+def test_heads_weigh_half_as_much_as_the_one_before() -> None:
+    # One voxel of class 1; the heads give it probability 3/4, 1/2 and 1/4.
+    odds = torch.tensor([3.0, 1.0, 1 / 3]).log()
+    logits = torch.stack([torch.zeros(3), odds], 1).view(1, 3, 2, 1, 1)  # B×heads×C×spatial
+    label = torch.ones(1, 1, 1, 1, dtype=torch.uint8)
+    expected = -(4 * math.log(3 / 4) + 2 * math.log(1 / 2) + 1 * math.log(1 / 4)) / 7
+    assert float(DeepSupervisionLoss(SupervisedLoss())(logits, label)) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["ce", "dice_ce"])
+def test_without_heads_deep_supervision_changes_nothing(kind: str) -> None:
+    logits, label = batch(2), torch.randint(0, 4, (2, 1, 5, 4, 3), generator=torch.Generator().manual_seed(1))
+    loss = SupervisedLoss(kind)  # type: ignore[arg-type]
+    torch.testing.assert_close(DeepSupervisionLoss(loss)(logits, label), loss(logits, label))
+    equal_heads = logits.unsqueeze(1).expand(-1, 3, -1, -1, -1, -1)
+    torch.testing.assert_close(DeepSupervisionLoss(loss)(equal_heads, label), loss(logits, label))
+
+
+def test_the_prior_sees_the_finest_head_only() -> None:
+    heads = torch.stack([batch(3, seed=seed) for seed in range(2)], 1).requires_grad_()
+    label = torch.randint(0, 4, (3, 1, 5, 4, 3), generator=torch.Generator().manual_seed(1))
+    prior = PriorLoss(Q)
+    prior.anchor(torch.tensor([0.4, 0.4, 0.15, 0.05]))
+    loss = PannLoss(DeepSupervisionLoss(SupervisedLoss()), prior, partial_weight=2.0, prior_weight=0.3)
+    total = loss(heads, {"label": label, "partial": torch.tensor([False, False, True])})
+    fine, coarse = heads.unbind(1)
+    terms = []
+    for samples in (slice(0, 2), slice(2, 3)):
+        entropies = [F.cross_entropy(head[samples], label[samples, 0]) for head in (fine, coarse)]
+        terms.append((2 * entropies[0] + entropies[1]) / 3)
+    proportions = fine[2:].softmax(1).mean((0, 2, 3, 4))
+    expected = terms[0] + 2 * terms[1] + 0.3 * prior(proportions)
+    assert float(total) == pytest.approx(float(expected), rel=1e-5)
+    assert loss.proportions is not None
+    torch.testing.assert_close(loss.proportions, proportions.detach())
+    torch.testing.assert_close(*(torch.autograd.grad(value, heads)[0] for value in (total, expected)))
+
+
+def test_the_heads_of_dynunet_are_recognised() -> None:
+    network = DynUNet(2, 1, 4, [3] * 4, [1, 2, 2, 2], [2] * 3, filters=[4] * 4, deep_supervision=True, deep_supr_num=2)
+    image, label = torch.randn(2, 1, 16, 16), torch.zeros(2, 1, 16, 16, dtype=torch.uint8)
+    loss = PannLoss(DeepSupervisionLoss(SupervisedLoss("dice_ce")), PriorLoss(Q))
+    target = {"label": label, "partial": torch.tensor([False, True])}
+    loss(network(image), target).backward()
+    assert all(parameter.grad is not None for parameter in network.parameters())  # the coarse heads' too
+    assert loss.proportions is not None
+    assert float(loss.proportions.sum()) == pytest.approx(1)
+    assert torch.isfinite(loss(network.eval()(image), target))
