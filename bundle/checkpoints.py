@@ -35,7 +35,10 @@ def record_model(directory: str | Path, organs: Sequence[str] | None = None, **v
     record = {"organs": Vocabulary(organs).names, **values}
     config = run_config()
     if config is not None:  # the network as the config declares it; what is instantiated no longer tells
-        record["network_def"] = config.get("network_def")
+        network_def = dict(config.get("network_def"))
+        if "pretrained" in network_def:  # the trained weights replace them, and their file may be gone by then
+            network_def["pretrained"] = None
+        record["network_def"] = network_def
     with whole_file(Path(directory) / MODEL_CONFIG) as unfinished:
         unfinished.write_text(json.dumps(record, indent=2) + "\n")
 

@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from bundle.checkpoints import load_weights, record_model
+from bundle.checkpoints import load_weights, read_model_config, record_model
 from bundle.errors import InputError
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
 def test_weights_load_with_and_without_a_key(tmp_path: Path) -> None:
@@ -38,3 +40,13 @@ def test_weights_of_other_organs_are_refused(tmp_path: Path) -> None:
     load_weights(nn.Linear(3, 2), tmp_path / "model.pt", ["liver", "spleen"])
     with pytest.raises(InputError, match=r"trained for the organs \['liver', 'spleen'\]; give them as --organs"):
         load_weights(nn.Linear(3, 2), tmp_path / "model.pt", ["spleen", "liver"])
+
+
+def test_the_record_needs_no_imagenet_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [str(CONFIGS / f"{name}.yaml") for name in ("train", "deeplab_resnet50")]
+    command = ["monai", "run", "training", "--config_file", str(files), "--network_def::pretrained", "resnet50.pth"]
+    monkeypatch.setattr("sys.argv", command)
+    record_model(tmp_path)
+    network_def = read_model_config(tmp_path / "model.pt")["network_def"]
+    assert network_def["backbone"] == "resnet50"
+    assert network_def["pretrained"] is None
