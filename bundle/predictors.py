@@ -60,8 +60,9 @@ class OpenVinoNetwork(nn.Module):
         import openvino
 
         with torch.no_grad():  # tracing here, once, is faster than leaving it to convert_model
-            # A copy: OpenVINO would share some of the weights, and see only those change.
-            traced = torch.jit.trace(copy.deepcopy(self.network), window, check_trace=False)
+            # A copy: OpenVINO would share some of the weights, and see only those change. Of the trace and not of the
+            # network: in training DynUNet keeps what its heads gave, which cannot be copied.
+            traced = copy.deepcopy(torch.jit.trace(self.network, window, check_trace=False))
         model = openvino.convert_model(traced, example_input=window, input=list(window.shape))
         hints = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
         threads = {"INFERENCE_NUM_THREADS": torch.get_num_threads()}

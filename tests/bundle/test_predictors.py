@@ -64,7 +64,7 @@ def test_a_2d_network_sees_no_thin_axis(thin: int) -> None:
 
 OPENVINO = """
 import torch
-from monai.networks.nets import UNet
+from monai.networks.nets import DynUNet, UNet
 from bundle.predictors import Predictor
 torch.manual_seed(0)
 network = UNet(3, 1, 3, (4, 8), (2,)).eval()
@@ -85,6 +85,11 @@ with torch.inference_mode():
     made = predictor(given)
     torch.testing.assert_close(made, network(given), rtol=0, atol=1e-4)
     assert (made - before).abs().max() > 1e-2, "results share memory, or the weights are the old ones"
+network = DynUNet(3, 1, 3, [3] * 3, [1, 2, 2], [2] * 2, filters=[4] * 3, deep_supervision=True)
+network(torch.randn(given.shape)).sum().backward()  # amid training
+predictor = Predictor([network.eval()], backend="openvino")
+with torch.inference_mode():
+    torch.testing.assert_close(predictor(given), network(given), rtol=0, atol=1e-4)
 """
 
 
