@@ -1,6 +1,8 @@
 """Cohorts: what label values mean, which cases are chosen, what is refused before training."""
 
+import ast
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from bundle.cohorts import (
     evaluation_cases,
     find_cohorts,
     full_cases,
+    largest_vocabulary,
     load_cases,
     partial_cases,
     read_cohort,
@@ -293,11 +296,23 @@ def test_cases_without_folds_are_dealt_out_the_same_way_each_time(write_cohort: 
     assert parts == [[case["case"] for case in validation_cases(folder, fold=fold)] for fold in range(5)]
 
 
-def test_no_full_case_is_an_error_that_says_what_is_annotated(write_cohort: Write) -> None:
-    folder = write_cohort("spleen", {"0": "background", "1": "spleen"}, [EMPTY]).parent.parent
-    with pytest.raises(InputError, match=r"no case has all organs.*spleen: spleen.*shorten `organs`"):
-        training_cases(folder)
-    assert len(training_cases(folder, organs=["spleen"])) == 1
+def test_no_full_case_is_an_error_that_names_the_largest_vocabulary_that_has_one(write_cohort: Write) -> None:
+    folder = write_cohort("spleen", {"0": "background", "1": "spleen"}, [EMPTY] * 3).parent.parent
+    write_cohort("two", {"0": "background", "1": "liver", "2": "pancreas"}, [EMPTY, None])
+    write_cohort("more", {"0": "background", "1": "liver", "2": "spleen"}, [EMPTY] * 2)
+    with pytest.raises(InputError, match=r"no case has all organs.*spleen: spleen.*fully labelled cohort") as raised:
+        training_cases(folder, check=False)
+    organs = re.findall(r'--organs "(.*)"', str(raised.value))[0]
+    assert ast.literal_eval(organs) == ["spleen", "liver"]  # two cases have it, one has liver and pancreas
+    shorter = ast.literal_eval(organs)
+    assert len(full_cases(training_cases(folder, organs=shorter, check=False), shorter)) == 2
+
+
+def test_the_largest_vocabulary_of_unlabelled_cases_is_empty(write_cohort: Write) -> None:
+    folder = write_cohort("none", {"0": "background", "1": "spleen"}, [None]).parent.parent
+    assert largest_vocabulary(load_cases(folder)) == largest_vocabulary([]) == []
+    with pytest.raises(InputError, match=r"none: nothing.*add a fully labelled cohort$"):
+        training_cases(folder, check=False)
 
 
 def test_an_unknown_supervision_is_an_error(two_cohorts: Path) -> None:

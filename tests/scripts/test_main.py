@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_every_command_is_found() -> None:
-    assert set(load_commands([])) == set(COMMANDS) == {"bench", "demo", "phantom", "segment"}
+    assert set(load_commands([])) == set(COMMANDS) == {"bench", "demo", "phantom", "prior", "segment"}
     assert set(load_commands(["bench"])) == {"bench"}
 
 
