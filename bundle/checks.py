@@ -40,6 +40,7 @@ from bundle.scans import Scan, grid_difference, read_label_map, read_scan, same_
 __all__ = ["CaseCheck", "check_cases", "examine_cases", "find_copies"]
 
 VERSION = 1  # of the checks: remembered results of another version are not used
+SLABS = 64  # parts a label map is counted in: numpy widens each to 8 bytes a voxel
 TELLING = 1000  # voxels with enough different values tell scans apart
 
 Case = dict[str, Any]
@@ -326,16 +327,19 @@ def channels_of(label: Array, case: Case) -> NDArray[np.uint8]:
     for value, channel in values.items():
         table[value] = 0 if channel in (UNKNOWN, IGNORED) else channel
         declared[value] = True
-    if most <= 255 and label.dtype != np.uint8:
-        label = label.astype(np.uint8)
-    found = np.flatnonzero(np.bincount(label.reshape(-1, order="A"), minlength=len(table)))
+    flat = label.ravel(order="F" if label.flags.f_contiguous else "C")  # no copy
+    found = np.flatnonzero(sum(np.bincount(part, minlength=len(table)) for part in np.array_split(flat, SLABS)))
     extra = [str(value) for value in found if not declared[value]]
     if extra:
         raise InputError(
             f'{case["label"]}: holds the value {", ".join(extra[:5])}, which "labels" in the dataset.json of cohort '
             f'{case["cohort"]} does not declare; add it there with the name of what it marks ("ignore" if nobody knows)'
         )
-    return np.take(table, label)
+    if label.dtype == np.uint8 and all(table[value] == value for value in found):
+        return label
+    # flat, in the order of memory: several times faster
+    channels = table[flat]
+    return channels.reshape(label.shape, order="F" if label.flags.f_contiguous else "C")
 
 
 def check_grid(image: Scan, label: Scan) -> None:

@@ -303,8 +303,14 @@ def cohort_files(datasets: Sequence[str | Path]) -> list[Path]:
     for dataset in (Path(str(dataset)) for dataset in datasets):
         if not dataset.exists():
             raise InputError(f"{dataset}: no such file or folder; give a dataset.json or a folder of cohorts")
-        files += [dataset] if dataset.is_file() else find_cohorts(dataset)
-    return list(dict.fromkeys(files))
+        if dataset.is_file() and dataset.suffix != ".json":
+            raise InputError(
+                f"{dataset}: expected a dataset.json or a folder of cohorts, found another file; give those"
+            )
+        found = [dataset] if dataset.is_file() else find_cohorts(dataset)
+        # a cohort is called as its folder is, which a bare dataset.json does not tell
+        files += [file if file.parent.name else file.resolve() for file in found]
+    return list({file.resolve(): file for file in files}.values())
 
 
 def load_cases(
@@ -348,8 +354,9 @@ def full_cases(cases: Iterable[Case], organs: Sequence[str] | None = None) -> li
 
 def largest_vocabulary(cases: Iterable[Case]) -> list[str]:
     """The largest label set of a case: with these as `organs`, a case is full. Of equals the one most cases have."""
-    sets = Counter(tuple(case["labelled"]) for case in cases)
-    return list(max(sets, key=lambda names: (len(names), sets[names]), default=()))
+    sets: Counter[tuple[str, ...]] = Counter(tuple(case["labelled"]) for case in cases)
+    names, _ = max(sets.items(), key=lambda entry: (len(entry[0]), entry[1]), default=((), 0))
+    return list(names)
 
 
 def partial_cases(cases: Iterable[Case], organs: Sequence[str] | None = None) -> list[Case]:

@@ -14,7 +14,7 @@ import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.agreement import better_flip, fit
+from bundle.agreement import better_flip, fit, thinned
 from bundle.label_maps import Volumes
 from bundle.organs import ORGANS, Vocabulary
 from bundle.scans import NIFTI, Scan, ending_of
@@ -218,8 +218,9 @@ def off_the_organs(image: Scan, labels: NDArray[np.uint8], case: Case, vocabular
     hollow = [channel for channel, name in enumerate(vocabulary.names, start=1) if name in HOLLOW]
     keep = np.arange(256, dtype=np.uint8)
     keep[hollow] = 0
+    voxels, labels = thinned(image.voxels, labels)
     labels, path = keep[labels], case["label"]
-    axes = better_flip(image.voxels, labels)
+    axes = better_flip(voxels, labels)
     if axes:
         along = nib.aff2axcodes(image.affine, (("right–left", "left–right"), ("front–back",) * 2, ("head–feet",) * 2))
         message = (
@@ -228,7 +229,7 @@ def off_the_organs(image: Scan, labels: NDArray[np.uint8], case: Case, vocabular
             "their source"
         )
         yield Finding("mirrored", True, message)
-    elif (share := fit(image.voxels, labels)) < MISPLACED:
+    elif (share := fit(voxels, labels)) < MISPLACED:
         message = (
             f"{path}: only {share:.0%} of what it marks has the values of one organ in {image.path}; look whether it "
             "belongs to this scan"

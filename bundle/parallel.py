@@ -41,6 +41,10 @@ def run_all(
                 bar.update()
             return
         with ProcessPoolExecutor(count) as pool:
-            for result in pool.map(function, items):
-                yield result
-                bar.update()
+            try:
+                for result in pool.map(function, items):
+                    yield result
+                    bar.update()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)  # what is wrong is told at once, not after all others
+                raise

@@ -8,10 +8,9 @@ is handed to the voxel of the file that a nearest neighbour would take it from.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +19,20 @@ import numpy as np
 import torch
 from monai.networks.layers import AffineTransform
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from bundle.cohorts import Case, full_cases, is_full, largest_vocabulary
 from bundle.errors import InputError
 from bundle.grids import ScanGrid
 from bundle.label_maps import whole_file
 from bundle.organs import BACKGROUND, Vocabulary
+from bundle.parallel import run_all
 from bundle.priors import Prior, Weights, label_proportions, prior_of_cases
 from bundle.sampling import Patches
 from bundle.scans import read_label_map, read_scan
 
 __all__ = ["Cohort", "Footing", "Given", "MeasuredCase", "Survey", "measure_case", "native_weights", "survey_cohorts"]
 
+TILT = 1e-12  # voxels per voxel: less is the rounding of our own sums
 VIEW_FACTOR = 1.5  # fields of view that differ by more make q doubtful
 SHARE_FACTOR = 2.0  # so do proportions that differ by more, unless q's own spread explains it
 SPREADS = 2.0  # standard deviations of q that explain a difference
@@ -83,7 +83,7 @@ def padded_shape(grid: ScanGrid, patches: Patches) -> list[int]:
 
 
 def network_weights(grid: ScanGrid, patches: Patches) -> Weights:
-    """Per axis the coverage of the voxels of the network's grid; where the scan is padded, they add up to less than 1."""
+    """Per axis the coverage of the voxels of the network's grid; in all it is below 1 where the scan is padded."""
     padded = padded_shape(grid, patches)
     starts = [(total - n) // 2 for total, n in zip(padded, grid.network_shape, strict=True)]  # as SpatialPadd does
     parts = zip(patches.coverage(padded), starts, grid.network_shape, strict=True)
@@ -109,13 +109,13 @@ def native_weights(grid: ScanGrid, patches: Patches) -> Weights:
     """Per axis of the file how often a draw shows each of its voxels, however often it is repeated or left out.
 
     Args:
-        grid: both grids, not sheared.
+        grid: both grids, not tilted.
         patches: how patches are cut.
     """
     weights: list[NDArray[np.float64]] = [np.empty(0)] * 3
     for axis, coverage in enumerate(network_weights(grid, patches)):
         size = grid.oriented_shape[axis]
-        weight = np.bincount(nearest_voxels(grid, axis), weights=coverage, minlength=size)
+        weight = np.bincount(nearest_voxels(grid, axis), weights=coverage, minlength=size).astype(np.float64)
         weights[grid.axes[axis]] = weight[::-1] if grid.flipped[axis] else weight
     return weights
 
@@ -131,10 +131,11 @@ def straight_counts(voxels: NDArray[Any], grid: ScanGrid, patches: Patches, valu
     return label_proportions(chosen, parts, values)
 
 
-def sheared_counts(voxels: NDArray[Any], grid: ScanGrid, patches: Patches, values: int) -> NDArray[np.float64]:
-    """`straight_counts` for sheared scans, whose axes do not come apart: voxel by voxel, a plane at a time.
+def tilted_counts(voxels: NDArray[Any], grid: ScanGrid, patches: Patches, values: int) -> NDArray[np.float64]:
+    """`straight_counts` for sheared and oblique scans: voxel by voxel of the network's grid, a plane at a time.
 
-    This alone is not exactly training's: ties are rare there, and are broken to the even side.
+    The axes of a sheared scan do not come apart. Nor quite do those of an oblique one: its header is rounded, and where
+    a plane lies half-way between two others, that decides for each of its voxels.
     """
     scan, (u, v, w) = grid.oriented(voxels), network_weights(grid, patches)
     plane = np.multiply.outer(u, v)
@@ -157,7 +158,8 @@ def count_channels(voxels: NDArray[Any], case: Case, grid: ScanGrid, patches: Pa
     highest = int(voxels.max())
     if highest > max(declared):
         raise undeclared(case, highest)
-    counts = (sheared_counts if grid.sheared else straight_counts)(voxels, grid, patches, max(declared) + 1)
+    tilt = np.abs(grid.between[:3, :3] - np.diag(grid.scale)).max()
+    counts = (tilted_counts if tilt > TILT else straight_counts)(voxels, grid, patches, max(declared) + 1)
     extra = [value for value in np.flatnonzero(counts).tolist() if value not in declared]
     if extra:
         raise undeclared(case, extra[0])
@@ -223,14 +225,18 @@ def measure_case(case: Case, vocabulary: Vocabulary, footing: Footing) -> Measur
 
 def measure_cases(cases: Sequence[Case], vocabulary: Vocabulary, footing: Footing) -> list[MeasuredCase]:
     """All cases, in order, on all cores."""
-    workers = min(len(cases), os.cpu_count() or 1)
-    with ProcessPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        running: list[Future[MeasuredCase]] = [pool.submit(measure_case, case, vocabulary, footing) for case in cases]
-        try:
-            return [done.result() for done in tqdm(running, desc="organ proportions", unit="case")]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)  # a bad file is told at once, not after all others
-            raise
+    measure = partial(measure_alone, vocabulary=vocabulary, footing=footing)
+    return list(run_all(measure, cases, "organ proportions"))
+
+
+def measure_alone(case: Case, vocabulary: Vocabulary, footing: Footing) -> MeasuredCase:
+    """`measure_case` on one thread: there are as many processes as cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return measure_case(case, vocabulary, footing)
+    finally:
+        torch.set_num_threads(threads)
 
 
 # --- Cohorts ---------------------------------------------------------------------------------------------------------
@@ -331,9 +337,9 @@ def survey_cohorts(cases: Sequence[Case], vocabulary: Vocabulary, footing: Footi
     voxels = sum(case.voxels for case in full)
     prior = prior_of_cases(vocabulary, np.array(rows), [case.case for case in full], footing.patches, voxels)
     q = dict(zip(prior.names, prior.proportions, strict=True))
-    names = dict.fromkeys(case.cohort for case in measured if not case.full)
+    cohorts = dict.fromkeys(case.cohort for case in measured if not case.full)
     whole = describe_cohort("full cases", full, q)
-    partial = [describe_cohort(name, [c for c in measured if c.cohort == name and not c.full], q) for name in names]
+    partial = [describe_cohort(name, [c for c in measured if c.cohort == name and not c.full], q) for name in cohorts]
     cut = {name: sum(name in case.cut for case in full) for name in vocabulary.names}
     return Survey(prior, whole, partial, cut, measured, find_doubts(prior, whole, partial, cut))
 
@@ -346,9 +352,9 @@ def find_doubts(prior: Prior, full: Cohort, partial: Sequence[Cohort], cut: Mapp
     often = [f"{name} ({count})" for name, count in cut.items() if 2 * count > full.cases]
     if often:
         doubts.append(
-            f"cut off by a side of the scan in more than half of the {full.cases} full cases: {', '.join(often)}; their "
-            "q is that of the visible part and would differ in scans that show more of the body, so lower prior_weight "
-            "if your cohorts do"
+            f"cut off by a side of the scan in more than half of the {full.cases} full cases: {', '.join(often)}; "
+            "their q is that of the visible part and would differ in scans that show more of the body, so lower "
+            "prior_weight if your cohorts do"
         )
     missing = [name for name, q in zip(prior.names, prior.proportions, strict=True) if q == 0]
     if missing:
@@ -369,8 +375,8 @@ def doubt_view(cohort: Cohort, full: Cohort) -> str | None:
     if not apart(height, usual, VIEW_FACTOR) and not apart(cohort.volume_l, full.volume_l, VIEW_FACTOR):
         return None
     return (
-        f"cohort {cohort.name}: its scans show {height:.0f} mm from foot to head and {cohort.volume_l:.1f} l (medians), "
-        f"the full cases {usual:.0f} mm and {full.volume_l:.1f} l, so that organs take other shares of them; crop the "
+        f"cohort {cohort.name}: its scans show {height:.0f} mm from foot to head and {cohort.volume_l:.1f} l (medians),"
+        f" the full cases {usual:.0f} mm and {full.volume_l:.1f} l, so that organs take other shares of them; crop the "
         "larger ones, lower prior_weight, or leave the cohort out"
     )
 

@@ -19,8 +19,8 @@ COMMANDS = {  # where each command lives; only the one that is asked for is impo
     "demo": ("scripts.demo", "demo"),
     "folds": ("scripts.folds", "folds"),
     "phantom": ("bundle.phantom", "make_phantoms"),
-    "prior": ("scripts.prior", "prior"),
     "prepare": ("scripts.prepare", "prepare"),
+    "prior": ("scripts.prior", "prior"),
     "segment": ("scripts.segment", "segment"),
 }
 

@@ -12,10 +12,11 @@ from typing import Any
 
 from bundle.check_reports import cohort_table, draw_thumbnail, write_check_page
 from bundle.checks import CaseCheck, as_json, examine_cases
-from bundle.cohorts import SECTIONS, cohort_files, read_cohort
+from bundle.cohorts import SECTIONS, cohort_files, load_cases
 from bundle.errors import EXIT_CODE, InputError
 from bundle.label_maps import whole_file
 from bundle.organs import Vocabulary
+from scripts.common import check_writable, print_table
 
 STRICT_CODE = 1
 
@@ -38,13 +39,14 @@ def check(
         strict: let warnings count.
         workers: processes; all cores if not given.
     """
+    folder = Path(str(output))
+    check_writable(folder)
     names = Vocabulary(organs).names
     cases = load_all(datasets, names)
     checks = examine_cases(cases, names, draw_thumbnail, workers=workers)
     label_sets = describe_label_sets(cases)
     errors, warnings = (sum(len(getattr(one, kind)) for one in checks) for kind in ("errors", "warnings"))
-    verdict = f"{len(checks)} cases: {counted(errors, 'error')}, {counted(warnings, 'warning')}"
-    folder = Path(str(output))
+    verdict = f"{counted(len(checks), 'case')}: {counted(errors, 'error')}, {counted(warnings, 'warning')}"
     with whole_file(folder / "report.json") as unfinished:
         record = {"errors": errors, "warnings": warnings, "cases": [as_json(one) for one in checks]}
         unfinished.write_text(json.dumps(record, indent=2) + "\n")
@@ -58,9 +60,8 @@ def check(
 
 
 def load_all(datasets: Sequence[str], organs: Sequence[str]) -> list[dict[str, Any]]:
-    vocabulary = Vocabulary(organs)
-    files = cohort_files(datasets)
-    cases = [case for file in files for section in SECTIONS for case in read_cohort(file, vocabulary, section)]
+    files = [str(file) for file in cohort_files(datasets)]
+    cases = [case for section in SECTIONS for case in load_cases(".", files, organs, section)]
     if not cases:
         raise InputError(f"{', '.join(map(str, datasets))}: no case is listed there; see docs/data.md")
     return cases
@@ -83,10 +84,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def print_report(checks: Sequence[CaseCheck], label_sets: dict[str, str]) -> None:
-    rows = cohort_table(checks, label_sets)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print_table(cohort_table(checks, label_sets))
     for kind in ("errors", "warnings"):
         for one in checks:
             for finding in getattr(one, kind):

@@ -11,6 +11,7 @@ from bundle.adapters.base import Adapter
 from bundle.adapters.preparing import Prepared, annotated_organs, prepare_cohort
 from bundle.errors import EXIT_CODE, InputError
 from bundle.organs import ORGANS
+from scripts.common import check_writable, print_table
 
 
 def prepare(
@@ -42,24 +43,23 @@ def prepare(
         list: print the datasets there are, and do nothing.
     """
     if list:
-        print_table()
+        print_datasets()
         return
     if name is None or source is None:
         raise InputError("expected NAME and SOURCE, as in `prepare btcv downloads/RawData`; --list shows the names")
     adapter = find_adapter(str(name))
     folder = Path(str(output)) if output is not None else Path("data", adapter.name)
+    check_writable(folder)
     prepared = prepare_cohort(adapter, Path(str(source)), folder, cases, folds, drop_labels, fraction, seed, workers)
     report(prepared, adapter)
     if prepared.failures:
         sys.exit(EXIT_CODE)
 
 
-def print_table() -> None:
+def print_datasets() -> None:
     head = ("name", "organs", "cases", "registration", "licence", "where to get it")
     rows = [head, *(row_of(adapter) for adapter in ADAPTERS.values())]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print_table(rows)
 
 
 def row_of(adapter: Adapter) -> tuple[str, ...]:

@@ -9,14 +9,14 @@ from typing import Any
 
 from monai.bundle import ConfigParser
 
-from bundle.cohorts import Case, load_cases
+from bundle.cohorts import Case, cohort_files, load_cases
 from bundle.errors import InputError
 from bundle.label_maps import whole_file
 from bundle.organs import Vocabulary
 from bundle.proportions import Cohort, Footing, Survey, survey_cohorts
 from bundle.reports import Page, plot_prior
 from bundle.sampling import Patches
-from scripts.segment import check_writable, listed
+from scripts.common import check_writable, listed, print_table
 
 TRAIN = Path(__file__).resolve().parent.parent / "configs" / "train.yaml"
 Rows = list[list[str]]
@@ -68,22 +68,10 @@ def read_footing(overlays: Sequence[str]) -> tuple[Footing, Any]:
 
 
 def read_cases(datasets: Sequence[str], vocabulary: Vocabulary) -> list[Case]:
-    if not datasets:
-        raise InputError("expected at least one dataset.json, cohort folder or folder of cohorts, found none")
-    files = [str(file.resolve()) for dataset in datasets for file in find_datalists(Path(dataset))]
-    cases = load_cases(".", list(dict.fromkeys(files)), vocabulary.names)
+    cases = load_cases(".", [str(file) for file in cohort_files(datasets)], vocabulary.names)
     if not cases:
         raise InputError(f'{", ".join(datasets)}: no case in the section "training"; give cohorts to train on')
     return cases
-
-
-def find_datalists(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    found = [*path.glob("dataset.json"), *sorted(path.glob("*/dataset.json"))]
-    if not found:
-        raise InputError(f"{path}: no dataset.json found there or one folder below; give cohorts or their folder")
-    return found
 
 
 # --- What is shown ---------------------------------------------------------------------------------------------------
@@ -119,18 +107,10 @@ def view_rows(survey: Survey) -> tuple[list[str], Rows]:
     return head, rows
 
 
-def print_table(head: Sequence[str], rows: Rows) -> None:
-    widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
-    for row in [head, *rows]:
-        cells = [text.ljust(width) if place == 0 else text.rjust(width) for place, (text, width) in
-                 enumerate(zip(row, widths, strict=True))]  # fmt: skip
-        print("  ".join(cells).rstrip())
-    print()
-
-
 def print_survey(survey: Survey, folder: Path) -> None:
-    print_table(*share_rows(survey))
-    print_table(*view_rows(survey))
+    for head, rows in (share_rows(survey), view_rows(survey)):
+        print_table([head, *rows], numbers=True)
+        print()
     for sentence in survey.warnings:
         print(f"warning: {sentence}")
     print(f"q is in {folder / 'prior.json'}, the report is {folder / 'prior.html'}")
@@ -141,12 +121,12 @@ def write_page(survey: Survey, vocabulary: Vocabulary, folder: Path) -> None:
     figure = plot_prior(survey.prior, {cohort.name: cohort.given for cohort in survey.partial}, vocabulary)
     with whole_file(folder / "prior.png") as unfinished:
         figure.savefig(unfinished, dpi=110)
-    sampling = survey.prior.sampling
+    patch = "×".join(str(size) for size in survey.prior.sampling["patch"])
     page = Page("Organ proportions")
     page.text(
-        f"q of {survey.full.cases} fully labelled cases, as uniformly drawn patches of {tuple(sampling['patch'])} voxels "
-        "see them, in ‰ of the voxels; spread is the standard deviation over the cases. A cohort's column has the "
-        "proportions its annotators marked, and × how they compare with q; – is not annotated.",
+        f"q of {survey.full.cases} fully labelled cases, as uniformly drawn patches of {patch} voxels see them, in ‰ "
+        "of the voxels; spread is the standard deviation over the cases. A cohort's column has the proportions its "
+        "annotators marked, and × how they compare with q; – is not annotated.",
         "note",
     )
     if survey.warnings:

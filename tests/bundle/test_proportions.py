@@ -108,7 +108,7 @@ def blobs(shape: tuple[int, ...]) -> np.ndarray:
 def oblique(spacing: tuple[float, ...]) -> np.ndarray:
     affine = np.eye(4)
     affine[:3, :3] = Rotation.from_euler("xyz", [17, -9, 24], degrees=True).as_matrix() @ np.diag(spacing)
-    return affine
+    return affine.astype(np.float32).astype(np.float64)  # as NIfTI stores it
 
 
 SHEAR = np.array([[1, 0, 0, 0], [0, 1, 0.35, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]])
@@ -119,7 +119,7 @@ SHEAR = np.array([[1, 0, 0, 0], [0, 1, 0.35, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]])
     [
         np.diag([0.75, 3.0, 4.0, 1]),  # every other voxel of the network's grid lies half-way between two slices
         np.diag([-1.5, -0.9, 5.0, 1]),
-        oblique((0.8, 0.8, 2.5)),
+        oblique((0.8, 0.8, 2.5)),  # every eighth plane half-way, but for the rounding of the header
         SHEAR @ np.diag([1.1, 0.9, 2.3, 1]),
     ],
     ids=["ties", "mirrored", "oblique", "sheared"],

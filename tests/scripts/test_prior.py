@@ -31,15 +31,16 @@ def test_q_is_shown_beside_what_each_cohort_gives(
     assert q.sampling["patch"] == [16, 16, 8]
     head, *lines = printed.splitlines()
     assert re.split(r"\s{2,}", head) == ["organ", "q ‰", "spread", "liver (2)", "pancreas (2)", "spleen (2)"]
-    rows = {cells[0]: cells for line in lines if len(cells := re.split(r"\s{2,}", line)) > 3}
+    shares, views, *_ = ({line.split("  ")[0]: re.split(r"\s{2,}", line) for line in table.splitlines()[1:]}
+                         for table in printed.split("\n\n"))  # fmt: skip
     share = q.proportions[6]
     (given,) = [cohort["given"]["liver"] for cohort in record["partial"] if cohort["name"] == "liver"]
-    assert rows["liver"] == [
+    assert shares["liver"] == [
         "liver", f"{1000 * share:.3f}", f"{1000 * q.spread[6]:.3f}",
         f"{1000 * given['mean']:.3f} ± {1000 * given['spread']:.3f}", f"×{given['mean'] / share:.2f}", "–", "–",
     ]  # fmt: skip
-    assert rows["aorta"][3:] == ["–", "–", "–"]
-    assert rows["full cases"][1:] == ["3", *(f"{side:.0f}" for side in record["full"]["extent_mm"]),
+    assert shares["aorta"][3:] == ["–", "–", "–"]
+    assert views["full cases"][1:] == ["3", *(f"{side:.0f}" for side in record["full"]["extent_mm"]),
                                       f"{record['full']['volume_l']:.1f}"]  # fmt: skip
     assert record["full"]["extent_mm"][2] == pytest.approx(240)
     assert [line[9:] for line in lines if line.startswith("warning: ")] == record["warnings"]
@@ -52,7 +53,9 @@ def test_q_is_shown_beside_what_each_cohort_gives(
     assert not re.findall(r'(?:src|href)="(?!data:)', html)
 
 
-def test_cohorts_are_files_folders_or_a_folder_of_them(tiny_cohorts: Path, tmp_path: Path) -> None:
+def test_cohorts_are_files_folders_or_a_folder_of_them(
+    tiny_cohorts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     full, liver = tiny_cohorts / "full", tiny_cohorts / "liver"
     found = []
     for name, datasets in {
@@ -62,7 +65,11 @@ def test_cohorts_are_files_folders_or_a_folder_of_them(tiny_cohorts: Path, tmp_p
     }.items():
         prior(*map(str, datasets), organs=["liver", "spleen"], overlays=[TINY], output=str(tmp_path / name))
         found.append(json.loads((tmp_path / name / "cohorts.json").read_text()))
-    assert found[0] == found[1] == found[2]
+    monkeypatch.chdir(full)
+    prior("dataset.json", str(liver), organs=["liver", "spleen"], overlays=[TINY], output=str(tmp_path / "here"))
+    found.append(json.loads((tmp_path / "here" / "cohorts.json").read_text()))
+    assert found[0] == found[1] == found[2] == found[3]
+    assert found[3]["cases"][0]["cohort"] == "full"
     assert [cohort["name"] for cohort in found[0]["partial"]] == ["liver"]
     assert Prior.load(tmp_path / "files" / "prior.json").names == ["background", "liver", "spleen"]
 
@@ -87,6 +94,8 @@ def test_what_cannot_be_used_is_refused(tiny_cohorts: Path, tmp_path: Path) -> N
     out = {"output": str(tmp_path / "out")}
     assert "expected at least one dataset.json" in refusal(**out)
     assert f"{tmp_path}: no dataset.json found" in refusal(tmp_path, **out)
+    image = tiny_cohorts / "full" / "imagesTr" / "full_000.nii.gz"
+    assert "full_000.nii.gz: expected a dataset.json or a folder of cohorts" in refusal(image, **out)
     assert "nowhere.yaml: no such config" in refusal(tiny_cohorts, overlays="nowhere.yaml", **out)
     assert 'the section "training"' in refusal(tiny_cohorts / "test", **out)
     assert "--organs \"['spleen']\"" in refusal(tiny_cohorts / "spleen", **out)
