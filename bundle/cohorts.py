@@ -10,6 +10,8 @@ A case is a plain dict, as MONAI's transforms want it:
     values         {value in the file: value in the loaded label map}; see `UNKNOWN` and `BACKGROUND`
     fold           its fold, or None
     patient        whom it is of: cases of one patient are in one fold
+    section        `training`, `test` or `validation`
+    accept         kinds of findings (`bundle.checks`) that a person has looked at and found right
 """
 
 from __future__ import annotations
@@ -17,28 +19,23 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import nibabel as nib
-import numpy as np
-from monai.data.utils import partition_dataset
-from numpy.typing import NDArray
-from tqdm import tqdm
-
+from bundle.checks import check_cases
 from bundle.errors import InputError
 from bundle.organs import AMBIGUOUS, BACKGROUND, IGNORED, ORGANS, UNKNOWN, Vocabulary, find_organ, normalize
 
 __all__ = [
     "SUPERVISIONS",
-    "check_cases",
+    "cohort_files",
     "deal_folds",
     "evaluation_cases",
     "find_cohorts",
     "full_cases",
     "is_full",
+    "largest_vocabulary",
     "load_cases",
     "partial_cases",
     "read_cohort",
@@ -66,7 +63,6 @@ ADJECTIVES = {
     "gastric": "stomach",
 }
 IGNORE_NAMES = {"ignore", "ignored", "unknown", "unlabeled", "unlabelled"}
-AFFINE_TOLERANCE = 1e-3  # mm, over the whole volume: rounding of a header is not a shifted label
 
 
 # --- What the values of a cohort mean --------------------------------------------------------------------------------
@@ -267,6 +263,8 @@ def read_cohort(path: str | Path, vocabulary: Vocabulary | None = None, section:
             "labelled": labelled,
             "values": map_values(names, labelled, vocabulary, path),
             "fold": entry.get("fold"),
+            "section": section,
+            "accept": [str(kind) for kind in entry.get("accept", [])],
             "patient": str(entry.get("patient") or entry.get("case") or case_name(entry["image"])),
         }
         if entry.get("label"):
@@ -295,6 +293,24 @@ def find_cohorts(dataset_dir: str | Path, cohorts: str | Sequence[str] | None = 
             known = ", ".join(sorted(path.parent.name for path in root.glob("*/dataset.json"))) or "none"
             raise InputError(f"{file}: no such cohort; those in {root} are: {known}")
     return files
+
+
+def cohort_files(datasets: Sequence[str | Path]) -> list[Path]:
+    """The dataset.json files that a command line names: files, folders of cohorts, or folders that hold several."""
+    if not datasets:
+        raise InputError("expected at least one dataset.json, or a folder of cohorts, found none")
+    files = []
+    for dataset in (Path(str(dataset)) for dataset in datasets):
+        if not dataset.exists():
+            raise InputError(f"{dataset}: no such file or folder; give a dataset.json or a folder of cohorts")
+        if dataset.is_file() and dataset.suffix != ".json":
+            raise InputError(
+                f"{dataset}: expected a dataset.json or a folder of cohorts, found another file; give those"
+            )
+        found = [dataset] if dataset.is_file() else find_cohorts(dataset)
+        # a cohort is called as its folder is, which a bare dataset.json does not tell
+        files += [file if file.parent.name else file.resolve() for file in found]
+    return list({file.resolve(): file for file in files}.values())
 
 
 def load_cases(
@@ -336,12 +352,21 @@ def full_cases(cases: Iterable[Case], organs: Sequence[str] | None = None) -> li
     return [case for case in cases if is_full(case, organs)]
 
 
+def largest_vocabulary(cases: Iterable[Case]) -> list[str]:
+    """The largest label set of a case: with these as `organs`, a case is full. Of equals the one most cases have."""
+    sets: Counter[tuple[str, ...]] = Counter(tuple(case["labelled"]) for case in cases)
+    names, _ = max(sets.items(), key=lambda entry: (len(entry[0]), entry[1]), default=((), 0))
+    return list(names)
+
+
 def partial_cases(cases: Iterable[Case], organs: Sequence[str] | None = None) -> list[Case]:
     return [case for case in cases if not is_full(case, organs)]
 
 
 def deal_folds(patients: Sequence[str], folds: int = 5, seed: int = 0) -> list[int]:
     """A fold for each case, given whom it is of: those of a patient are in one fold, and folds are of one size."""
+    from monai.data.utils import partition_dataset  # here: commands that deal no folds start seconds sooner
+
     people = sorted(set(patients))
     if not 2 <= folds <= len(people):
         raise InputError(f"folds: expected a number from 2 to the {len(people)} patients there are, found {folds}")
@@ -375,10 +400,12 @@ def training_cases(
     supervision: str = "pann",
     fold: int | None = None,
     check: bool = True,
+    remembered: str | Path | None = None,
 ) -> list[Case]:
     """The cases a supervision trains on: fully labelled ones outside the fold, and partially labelled ones.
 
-    `full` drops the partially labelled cases, `semi` keeps them but forgets their labels.
+    `full` drops the partially labelled cases, `semi` keeps them but forgets their labels. All cases are checked first,
+    those for testing too: a scan in both would be a leak. Results are kept in the file ``remembered``.
 
     Raises:
         InputError: when a case cannot be used, or none is fully labelled.
@@ -387,13 +414,16 @@ def training_cases(
         raise InputError(f'supervision: expected one of {", ".join(SUPERVISIONS)}, found "{supervision}"')
     cases = load_cases(dataset_dir, cohorts, organs)
     if check:
-        check_cases(cases)
+        held_back = [case for section in SECTIONS[1:] for case in load_cases(dataset_dir, cohorts, organs, section)]
+        check_cases([*cases, *held_back], organs, remembered)
     full, partial = full_cases(cases, organs), partial_cases(cases, organs)
     if not full:
         sets = sorted({f"{case['cohort']}: {', '.join(case['labelled']) or 'nothing'}" for case in cases})
+        names = largest_vocabulary(cases)
+        shorter = f', or take the largest vocabulary that one case has: --organs "{names}"' if names else ""
         raise InputError(
             f"{dataset_dir}: no case has all organs of the vocabulary annotated, and stage 1 needs at least one "
-            f"(annotated are {'; '.join(sets)}); add a fully labelled cohort or shorten `organs`"
+            f"(annotated are {'; '.join(sets)}); add a fully labelled cohort{shorter}"
         )
     kept = [case for case, out in zip(full, held_out(full, fold), strict=True) if not out]
     if not kept:
@@ -431,13 +461,13 @@ def evaluation_cases(
     cases = [case for case in load_cases(dataset_dir, cohorts, organs, section) if "label" in case]
     if not cases:
         raise InputError(f'{dataset_dir}: no labelled case in the section "{section}" of any cohort; choose --section')
-    names = [Path(case["image"]).name for case in cases]
+    names = [case["case"] for case in cases]
     for name in names:
         if names.count(name) > 1:
             raise InputError(
                 f"{dataset_dir}: two cases are called {name}; evaluate their cohorts one by one: --cohorts"
             )
-    check_cases(cases)
+    check_cases(cases, organs)
     return cases
 
 
@@ -450,104 +480,3 @@ def validation_cases(
     """The fully labelled cases of the fold."""
     full = full_cases(load_cases(dataset_dir, cohorts, organs), organs)
     return [case for case, out in zip(full, held_out(full, fold), strict=True) if out]
-
-
-# --- Checking files --------------------------------------------------------------------------------------------------
-def check_cases(cases: Sequence[Case], progress: bool = True) -> None:
-    """Every file is there and readable, image and label share shape and affine, every label value is declared.
-
-    Raises:
-        InputError: for the first case, in order, that fails.
-    """
-    with ThreadPoolExecutor(4) as pool:
-        checks = pool.map(problem_of, cases)
-        for problem in tqdm(checks, total=len(cases), desc="checking cases", unit="case", disable=not progress):
-            if problem is not None:
-                raise InputError(problem)
-
-
-def problem_of(case: Case) -> str | None:
-    """What is wrong with a case, in one sentence; None when nothing is."""
-    for check in (missing_file, not_a_volume, different_grids, undeclared_values):
-        problem: str | None = check(case)
-        if problem is not None:
-            return problem
-    return None
-
-
-def missing_file(case: Case) -> str | None:
-    for key in ("image", "label"):
-        if key in case and not Path(case[key]).exists():
-            return f"{case[key]}: no such file, but the dataset.json of cohort {case['cohort']} lists it as {key}"
-    return None
-
-
-def is_nifti(path: str) -> bool:
-    return path.endswith((".nii", ".nii.gz"))
-
-
-def not_a_volume(case: Case) -> str | None:
-    if not is_nifti(case["image"]):
-        return None
-    try:
-        shape = readable(case["image"], lambda image: image.shape)
-    except InputError as error:
-        return str(error)
-    if len(shape) != 3:
-        return f"{case['image']}: expected one 3D volume, found an image of shape {shape}; split it into volumes"
-    return None
-
-
-def readable(path: str, read: Callable[[Any], Any]) -> Any:
-    try:
-        return read(nib.load(path))
-    except Exception as error:  # nibabel raises a dozen kinds for a broken file
-        raise InputError(f"{path}: cannot be read as an image ({error}); replace the file") from None
-
-
-def different_grids(case: Case) -> str | None:
-    if "label" not in case or not all(is_nifti(case[key]) for key in ("image", "label")):
-        return None
-    try:
-        (shape, affine), (label_shape, label_affine) = (
-            readable(case[key], lambda image: (tuple(image.shape), image.affine)) for key in ("image", "label")
-        )
-    except InputError as error:
-        return str(error)
-    if shape != label_shape:
-        return (
-            f"{case['label']}: its shape {label_shape} is not that of its image {case['image']} {shape}; "
-            "resample the label map to the image's grid"
-        )
-    corner = np.array([*shape[:3], 1.0])
-    if max(np.abs(affine - label_affine).max(), np.abs((affine - label_affine) @ corner).max()) > AFFINE_TOLERANCE:
-        return (
-            f"{case['label']}: its affine differs from that of its image {case['image']} by up to "
-            f"{np.abs((affine - label_affine) @ corner).max():.3g} mm; copy the image's affine if the voxels agree, "
-            "else resample the label map"
-        )
-    return None
-
-
-def values_of(label: NDArray[Any]) -> NDArray[Any]:
-    """The different values of a label map; counting bytes is ten times faster than sorting them."""
-    if label.dtype == np.uint8:
-        return np.flatnonzero(np.bincount(label.ravel(order="K"), minlength=256))
-    return np.unique(label)
-
-
-def undeclared_values(case: Case) -> str | None:
-    if "label" not in case or not is_nifti(case["label"]):
-        return None
-    try:
-        values = readable(case["label"], lambda image: values_of(np.asanyarray(image.dataobj)))
-    except InputError as error:
-        return str(error)
-    extra = [float(value) for value in values if value not in case["values"]]
-    if extra:
-        found = ", ".join(f"{value:g}" for value in extra[:5])
-        return (
-            f'{case["label"]}: holds the value {found}, which "labels" in the dataset.json of cohort {case["cohort"]} '
-            'does not declare; add it there with the name of what it marks ("ignore" if nobody knows)'
-        )
-    return None

@@ -29,6 +29,7 @@ class Organ:
         aliases: what public datasets call it.
         color: display colour as red, green, blue in 0..255.
         snomed: SNOMED-CT code.
+        volume_ml: usual volumes, ill people included; beyond them a label map deserves a look (ours, wide).
     """
 
     name: str
@@ -36,6 +37,7 @@ class Organ:
     aliases: tuple[str, ...]
     color: tuple[int, int, int]
     snomed: str
+    volume_ml: tuple[float, float]
 
     @property
     def rgb(self) -> tuple[float, float, float]:
@@ -45,29 +47,40 @@ class Organ:
 
 
 ORGANS: tuple[Organ, ...] = (
-    Organ("spleen", 1, ("spl", "milz"), (157, 78, 221), "78961009"),
-    Organ("right kidney", 2, ("kidney right", "kidney r", "rkid", "rk", "r kidney"), (255, 190, 11), "9846003"),
-    Organ("left kidney", 3, ("kidney left", "kidney l", "lkid", "lk", "l kidney"), (251, 86, 7), "18639004"),
-    Organ("gallbladder", 4, ("gall bladder", "gall", "gbd", "gb"), (56, 176, 0), "28231008"),
-    Organ("esophagus", 5, ("oesophagus", "eso"), (141, 110, 99), "32849002"),
-    Organ("liver", 6, ("liv", "hepar"), (193, 18, 31), "10200004"),
-    Organ("stomach", 7, ("sto", "stom"), (255, 143, 171), "69695003"),
-    Organ("aorta", 8, ("aor", "arota", "abdominal aorta"), (255, 0, 84), "15825003"),
-    Organ("inferior vena cava", 9, ("ivc", "postcava", "vena cava", "vena cava inferior"), (58, 134, 255), "64131007"),
+    Organ("spleen", 1, ("spl", "milz"), (157, 78, 221), "78961009", (20, 1500)),
+    Organ(
+        "right kidney", 2, ("kidney right", "kidney r", "rkid", "rk", "r kidney"), (255, 190, 11), "9846003", (40, 500)
+    ),
+    Organ("left kidney", 3, ("kidney left", "kidney l", "lkid", "lk", "l kidney"), (251, 86, 7), "18639004", (40, 500)),
+    Organ("gallbladder", 4, ("gall bladder", "gall", "gbd", "gb"), (56, 176, 0), "28231008", (1, 250)),
+    Organ("esophagus", 5, ("oesophagus", "eso"), (141, 110, 99), "32849002", (2, 120)),
+    Organ("liver", 6, ("liv", "hepar"), (193, 18, 31), "10200004", (400, 4500)),
+    Organ("stomach", 7, ("sto", "stom"), (255, 143, 171), "69695003", (20, 2500)),
+    Organ("aorta", 8, ("aor", "arota", "abdominal aorta"), (255, 0, 84), "15825003", (15, 600)),
+    Organ(
+        "inferior vena cava",
+        9,
+        ("ivc", "postcava", "vena cava", "vena cava inferior"),
+        (58, 134, 255),
+        "64131007",
+        (10, 250),
+    ),
     Organ(
         "portal and splenic vein",
         10,
         ("portal vein and splenic vein", "portal vein splenic vein", "veins", "psv", "pv sv"),
         (0, 187, 249),
         "32764006",
+        (4, 120),
     ),
-    Organ("pancreas", 11, ("pan", "panc"), (241, 227, 58), "15776009"),
+    Organ("pancreas", 11, ("pan", "panc"), (241, 227, 58), "15776009", (15, 250)),
     Organ(
         "right adrenal gland",
         12,
         ("adrenal gland right", "right adrenal", "adrenal right", "rad", "rag"),
         (0, 245, 212),
         "29392005",
+        (0.8, 25),
     ),
     Organ(
         "left adrenal gland",
@@ -75,6 +88,7 @@ ORGANS: tuple[Organ, ...] = (
         ("adrenal gland left", "left adrenal", "adrenal left", "lad", "lag"),
         (112, 224, 0),
         "38360003",
+        (0.8, 25),
     ),
 )
 

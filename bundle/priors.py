@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from bundle.errors import InputError
+from bundle.label_maps import whole_file
 from bundle.organs import Vocabulary
-from bundle.sampling import PatchDataset, full_indices
+from bundle.sampling import PatchDataset, Patches, full_indices
 
-__all__ = ["Prior", "estimate_prior", "label_proportions", "probability_proportions"]
+__all__ = ["Prior", "Weights", "estimate_prior", "label_proportions", "prior_of_cases", "probability_proportions"]
 
 Weights = Sequence[NDArray[np.float64]]
 
@@ -68,9 +69,8 @@ class Prior:
     sampling: dict[str, Any]
 
     def save(self, path: str | Path) -> None:
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self), indent=2) + "\n")
+        with whole_file(path) as unfinished:
+            unfinished.write_text(json.dumps(asdict(self), indent=2) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Prior:
@@ -78,6 +78,33 @@ class Prior:
             return cls(**json.loads(Path(path).read_text()))
         except (OSError, TypeError, json.JSONDecodeError) as error:
             raise InputError(f"{path}: expected a prior written by training, found something else ({error})") from None
+
+
+def prior_of_cases(
+    vocabulary: Vocabulary, table: NDArray[np.float64], cases: Sequence[str], patches: Patches, voxels: int
+) -> Prior:
+    """q from the proportions of single cases.
+
+    Args:
+        vocabulary: the organs.
+        table: cases × channels, rows add up to 1.
+        cases: names of the cases.
+        patches: how patches were cut.
+        voxels: of all cases together.
+    """
+    return Prior(
+        names=vocabulary.channel_names,
+        proportions=table.mean(0).tolist(),
+        spread=(table.std(0, ddof=1) if len(table) > 1 else np.zeros(table.shape[1])).tolist(),
+        cases=list(cases),
+        sampling={
+            "patch": list(patches.size),
+            "margin": list(patches.margin),
+            "positions": "all positions of a patch, equally likely",
+            "cases": len(cases),
+            "voxels": voxels,
+        },
+    )
 
 
 def estimate_prior(dataset: PatchDataset, path: str | Path | None = None) -> Prior:
@@ -95,20 +122,8 @@ def estimate_prior(dataset: PatchDataset, path: str | Path | None = None) -> Pri
         shares = label_proportions(label, dataset.patches.coverage(label.shape), vocabulary.out_channels)
         rows.append(shares / shares.sum())  # ignored voxels are left out
         voxels += label.size
-    table = np.stack(rows)
-    prior = Prior(
-        names=vocabulary.channel_names,
-        proportions=table.mean(0).tolist(),
-        spread=(table.std(0, ddof=1) if len(table) > 1 else np.zeros(table.shape[1])).tolist(),
-        cases=[dataset.data[index].get("case", str(index)) for index in indices],
-        sampling={
-            "patch": list(dataset.patches.size),
-            "margin": list(dataset.patches.margin),
-            "positions": "all positions of a patch, equally likely",
-            "cases": len(indices),
-            "voxels": voxels,
-        },
-    )
+    cases = [dataset.data[index].get("case", str(index)) for index in indices]
+    prior = prior_of_cases(vocabulary, np.stack(rows), cases, dataset.patches, voxels)
     if path is not None:
         prior.save(path)
     return prior

@@ -41,7 +41,7 @@ __all__ = ["ENDINGS", "Scan", "Source", "find_scans", "list_scans", "read_label_
 NIFTI = (".nii.gz", ".nii")
 ITK_READERS = {".mha": "MetaImageIO", ".mhd": "MetaImageIO", ".nrrd": "NrrdImageIO", ".nhdr": "NrrdImageIO"}
 ENDINGS = (*NIFTI, *ITK_READERS)  # DICOM files may have any ending
-GRID_TOLERANCE = 1e-2  # mm, at the corners: a rounded header is not a shifted label map
+GRID_TOLERANCE = 0.1  # voxels, at the corners: a rounded header is not a shifted label map
 LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 
 Array = NDArray[Any]
@@ -247,7 +247,8 @@ def grid_difference(one: Scan, other: Scan) -> float:
 
 def same_grid(one: Scan, other: Scan) -> bool:
     """Whether two scans have one shape, and voxels at one place but for the rounding of a header."""
-    return one.voxels.shape == other.voxels.shape and grid_difference(one, other) <= GRID_TOLERANCE
+    smallest = float(np.linalg.norm(one.affine[:3, :3], axis=0).min())
+    return one.voxels.shape == other.voxels.shape and grid_difference(one, other) <= GRID_TOLERANCE * smallest
 
 
 def check_values(scan: Scan) -> None:

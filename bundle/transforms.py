@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,36 +10,50 @@ from typing import Any
 import numpy as np
 import torch
 from monai.data import MetaTensor
-from monai.transforms import LoadImaged, MapTransform, SaveImaged
+from monai.transforms import MapTransform, SaveImaged
+from monai.utils import ensure_tuple
 
 from bundle.cohorts import case_name
-from bundle.errors import InputError
 from bundle.grids import ScanGrid, to_network
 from bundle.label_maps import write_label_map
 from bundle.organs import UNKNOWN, Vocabulary
-from bundle.scans import read_scan
+from bundle.scans import Scan, read_label_map, read_scan
 
 __all__ = ["LoadScand", "MapLabelValuesd", "ReadScand", "SaveLabelMapd"]
 
 
-# LoadImaged tries a GPU decoder for DICOM and warns each time that it is not there.
-logging.getLogger("monai.data.nvimgcodec_pydicom_plugin").setLevel(logging.ERROR)
-logging.getLogger("monai.data.image_reader").setLevel(logging.ERROR)
+class LoadScand(MapTransform):
+    """Read images of any format as `bundle.scans` does, channel first, with their affine, as LoadImaged would.
+
+    Args:
+        keys: paths of files or DICOM folders.
+        labels: those of the keys that are label maps.
+        allow_missing_keys: skip keys that an item does not have.
+    """
+
+    def __init__(self, keys: Any, labels: Any = ("label",), allow_missing_keys: bool = False) -> None:
+        super().__init__(keys, allow_missing_keys)
+        self.labels = ensure_tuple(labels)
+
+    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+        result = dict(data)
+        for key in self.key_iterator(result):
+            scan = read_label_map(result[key]) if key in self.labels else read_scan(result[key])
+            whole = np.uint8 if scan.voxels.dtype == np.uint8 else np.int32
+            voxels = np.ascontiguousarray(scan.voxels, whole if key in self.labels else np.float32)
+            result[key] = MetaTensor(
+                torch.as_tensor(voxels)[None], affine=torch.as_tensor(scan.affine), meta=scan_meta(scan)
+            )
+        return result
 
 
-class LoadScand(LoadImaged):
-    """LoadImaged, channel first, that says which file cannot be read."""
-
-    def __init__(self, keys: Any, allow_missing_keys: bool = False) -> None:
-        super().__init__(keys, image_only=True, ensure_channel_first=True, allow_missing_keys=allow_missing_keys)
-
-    def __call__(self, data: Mapping[Hashable, Any], reader: Any = None) -> dict[Hashable, Any]:
-        try:
-            return super().__call__(data, reader)
-        except Exception as error:  # readers raise a dozen kinds for a broken file
-            files = " or ".join(str(data[key]) for key in self.keys if key in data)
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise InputError(f"{files}: cannot be read as an image ({reason}); replace the file") from error
+def scan_meta(scan: Scan) -> dict[str, Any]:
+    """What later transforms ask the metadata of an image for."""
+    return {
+        "filename_or_obj": str(scan.path),
+        "original_affine": scan.affine,
+        "spatial_shape": np.array(scan.voxels.shape),
+    }
 
 
 class ReadScand(MapTransform):
@@ -63,13 +76,8 @@ class ReadScand(MapTransform):
         for key in self.keys:
             scan = read_scan(result[key])
             grid = ScanGrid.spaced(scan.voxels.shape, scan.affine, self.pixdim)
-            meta = {
-                "filename_or_obj": str(scan.path),
-                "original_affine": scan.affine,
-                "spatial_shape": np.array(scan.voxels.shape),
-            }
             image = to_network(scan.voxels, grid)[None]
-            result[key] = MetaTensor(image, affine=torch.as_tensor(grid.network_affine), meta=meta)
+            result[key] = MetaTensor(image, affine=torch.as_tensor(grid.network_affine), meta=scan_meta(scan))
         return result
 
 
@@ -100,7 +108,7 @@ class SaveLabelMapd(SaveImaged):
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
         meta = data[self.image_key].meta
-        name = str(data.get("name") or case_name(meta["filename_or_obj"]))
+        name = str(data.get("name") or data.get("case") or case_name(meta["filename_or_obj"]))
         affine = np.asarray(meta["original_affine"], np.float64).reshape(4, 4)
         for key in self.keys:
             path = self.output_dir / f"{name}{self.postfix}.nii.gz"
@@ -139,7 +147,7 @@ class MapLabelValuesd(MapTransform):
 
     @staticmethod
     def map_values(label: torch.Tensor, values: Mapping[int, int] | None) -> torch.Tensor:
-        label = label.round().to(torch.int64).clamp(min=0)
+        label = (label.round() if label.is_floating_point() else label).to(torch.int64).clamp(min=0)
         if values is None:
             return label.to(torch.uint8)
         table = torch.full((int(max(max(values), int(label.max()))) + 1,), UNKNOWN, dtype=torch.uint8)

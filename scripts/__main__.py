@@ -15,8 +15,12 @@ from bundle.errors import InputError
 
 COMMANDS = {  # where each command lives; only the one that is asked for is imported
     "bench": ("scripts.bench", "Bench"),
+    "check": ("scripts.check", "check"),
     "demo": ("scripts.demo", "demo"),
+    "folds": ("scripts.folds", "folds"),
     "phantom": ("bundle.phantom", "make_phantoms"),
+    "prepare": ("scripts.prepare", "prepare"),
+    "prior": ("scripts.prior", "prior"),
     "segment": ("scripts.segment", "segment"),
 }
 

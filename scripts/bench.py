@@ -62,6 +62,21 @@ def peak_of_step(with_prior: bool, kind: str, size: int) -> int:
 class Bench:
     """Benchmarks that print ratios: compare figures of one run, never of two."""
 
+    def check(
+        self, cases: int = 20, grid: Sequence[int] = (512, 512, 100), repeats: int = 3, workers: int | None = None
+    ) -> None:
+        """The cost of a data check beside that of reading the same files.
+
+        Args:
+            cases: phantoms that are made for it.
+            grid: their voxels.
+            repeats: rounds; in each all take their turn.
+            workers: processes; all cores if not given.
+        """
+        from scripts.bench_check import run
+
+        run(cases, grid, repeats, workers)
+
     def inference(
         self,
         slices: int = 200,

@@ -23,6 +23,7 @@ from bundle.organs import Vocabulary
 from bundle.previews import write_preview
 from bundle.scans import Source, find_scans, read_scan
 from bundle.segmenters import Segmenter, check_device, load_segmenter, set_threads, weight_files
+from scripts.common import check_writable, listed
 
 MODEL = Path(__file__).resolve().parent.parent / "models" / "model.pt"
 NIFTI = (".nii.gz", ".nii")
@@ -98,13 +99,6 @@ def segment(
         sys.exit(EXIT_CODE)
 
 
-def listed(value: Any) -> list[Any]:
-    """What Fire makes of `a`, `a,b` and `[a,b]`, as a list."""
-    if isinstance(value, str):
-        return [part.strip() for part in value.split(",") if part.strip()]
-    return list(value) if isinstance(value, list | tuple) else [value]
-
-
 def check_target(source: Path, target: Path, single: bool) -> None:
     """The output is not where the input is, and can be what it is asked to be."""
     if target.name.endswith(NIFTI):
@@ -141,13 +135,6 @@ def remove_unfinished(folder: Path) -> None:
         process = path.name.split("-")[1]
         if not Path("/proc", process).exists():
             path.unlink(missing_ok=True)
-
-
-def check_writable(folder: Path) -> None:
-    """The folder is there, or can be made, and takes files."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise InputError(f"{folder}: cannot be written to, because of {there}; choose another output")
 
 
 def show_progress(inferer: SlabInferer, text: str) -> None:

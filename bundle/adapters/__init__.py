@@ -5,15 +5,41 @@ from __future__ import annotations
 
 import difflib
 
+from bundle.adapters.amos22 import Amos22
 from bundle.adapters.base import Adapter
+from bundle.adapters.btcv import Btcv
+from bundle.adapters.chaos import Chaos
+from bundle.adapters.flare22 import Flare22
+from bundle.adapters.kits import Kits
+from bundle.adapters.lits import Lits
 from bundle.adapters.msd import MsdLiver, MsdPancreas, MsdSpleen
+from bundle.adapters.nih_pancreas import NihPancreas
+from bundle.adapters.sliver07 import Sliver07
 from bundle.adapters.totalsegmentator import TotalSegmentator
+from bundle.adapters.visceral import Visceral
+from bundle.adapters.word import Word
 from bundle.errors import InputError
 
 __all__ = ["ADAPTERS", "find_adapter"]
 
 ADAPTERS: dict[str, Adapter] = {
-    adapter.name: adapter for adapter in (TotalSegmentator(), MsdSpleen(), MsdLiver(), MsdPancreas())
+    adapter.name: adapter
+    for adapter in (
+        Btcv(),
+        TotalSegmentator(),
+        MsdSpleen(),
+        MsdLiver(),
+        MsdPancreas(),
+        NihPancreas(),
+        Chaos(),
+        Lits(),
+        Sliver07(),
+        Visceral(),
+        Amos22(),
+        Flare22(),
+        Word(),
+        Kits(),
+    )
 }
 
 

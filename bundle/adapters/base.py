@@ -16,9 +16,19 @@ from numpy.typing import NDArray
 
 from bundle.errors import InputError
 from bundle.organs import ORGANS
-from bundle.scans import Scan, read_label_map, same_grid
+from bundle.scans import Scan, Source, read_label_map, same_grid
 
-__all__ = ["ALL_ORGANS", "Adapter", "Annotation", "RawCase", "find_files", "merge_masks", "natural_order"]
+__all__ = [
+    "ALL_ORGANS",
+    "Adapter",
+    "Annotation",
+    "RawCase",
+    "find_files",
+    "merge_masks",
+    "natural_order",
+    "pair_files",
+    "read_pair",
+]
 
 ALL_ORGANS: dict[int, str] = {0: "background", **{organ.value: organ.name for organ in ORGANS}}
 
@@ -29,7 +39,7 @@ class RawCase:
 
     Args:
         name: unique in its dataset.
-        image: a file, or the folder of a DICOM series.
+        image: a file, the folder of a DICOM series, or the files of one.
         labels: the files that annotate it; none for an unlabelled case.
         patient: who it is of, where several cases may be of one person; the case itself if empty.
         section: `training` or `test`, as the dataset's makers split it.
@@ -37,11 +47,16 @@ class RawCase:
     """
 
     name: str
-    image: Path
+    image: Path | Source
     labels: tuple[Path, ...] = ()
     patient: str = ""
     section: str = "training"
     labelled: tuple[str, ...] | None = None
+
+    @property
+    def path(self) -> Path:
+        """The file or folder of the image."""
+        return self.image.path if isinstance(self.image, Source) else self.image
 
 
 @dataclass
@@ -112,7 +127,7 @@ class Adapter(ABC):
         for one, other in pairwise(found):
             if one.name == other.name:
                 raise InputError(
-                    f"{other.image}: case {other.name} is there twice, also as {one.image}; keep one of them"
+                    f"{other.path}: case {other.name} is there twice, also as {one.path}; keep one of them"
                 )
         return found
 
@@ -142,6 +157,35 @@ def find_files(source: Path, pattern: str) -> dict[str, Path]:
             raise InputError(f"{path}: is there twice, also as {found[match[1]]}; keep one download in {source}")
         found[match[1]] = path
     return found
+
+
+def pair_files(source: Path, image: str, label: str = "", section: str = "training", prefix: str = "") -> list[RawCase]:
+    """A case for each image below ``source``, with the label map that has the same key, if there is one.
+
+    Args:
+        source: where to look.
+        image: pattern of the images' paths as in `find_files`; its first group is the key.
+        label: pattern of the label maps' paths, with the same key; empty where there are none.
+        section: of all of these cases.
+        prefix: before the key makes the case's name.
+    """
+    labels = find_files(source, label) if label else {}
+    return [
+        RawCase(prefix + key, path, (labels[key],) if key in labels else (), section=section)
+        for key, path in find_files(source, image).items()
+    ]
+
+
+def read_pair(case: RawCase, read_image: Callable[[], Scan]) -> tuple[Scan, Scan]:
+    """The image and the one label map of a case.
+
+    Raises:
+        InputError: when they are not on one grid.
+    """
+    image, label = read_image(), read_label_map(case.labels[0])
+    if not same_grid(image, label):
+        raise InputError(f"{label.path}: is not on the grid of its image {image.path}; unpack the download again")
+    return image, label
 
 
 def merge_masks(masks: dict[int, Path]) -> Annotation:

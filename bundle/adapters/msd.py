@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from bundle.adapters.base import Adapter, RawCase, find_files
+from bundle.adapters.base import Adapter, RawCase, pair_files
 
 __all__ = ["MsdLiver", "MsdPancreas", "MsdSpleen"]
 
@@ -21,15 +21,9 @@ class Decathlon(Adapter):
     fixes = "The `._` twins of every file in the archive are passed over."
 
     def find(self, source: Path) -> list[RawCase]:
-        def files(folder: str) -> dict[str, Path]:
-            return find_files(source, rf"{folder}/({self.prefix}_\d+)\.nii\.gz")
-
-        labels = files("labelsTr")
-        training = [
-            RawCase(name, image, tuple(labels[key] for key in [name] if key in labels))
-            for name, image in files("imagesTr").items()
-        ]
-        return training + [RawCase(name, image, section="test") for name, image in files("imagesTs").items()]
+        name = rf"({self.prefix}_\d+)\.nii\.gz"
+        training = pair_files(source, f"imagesTr/{name}", f"labelsTr/{name}")
+        return training + pair_files(source, f"imagesTs/{name}", section="test")
 
 
 class MsdSpleen(Decathlon):

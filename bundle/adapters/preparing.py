@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -14,18 +13,19 @@ from typing import Any
 
 import nibabel as nib
 import numpy as np
-from tqdm import tqdm
 
 from bundle.adapters.base import Adapter, Annotation, RawCase
 from bundle.cohorts import deal_folds
 from bundle.errors import InputError
 from bundle.label_maps import whole_file
 from bundle.organs import ORGANS, find_organ
+from bundle.parallel import run_all
 from bundle.scans import Scan, read_scan
 
 __all__ = ["Prepared", "choose_evenly", "drop_labels", "prepare_cohort"]
 
 NIFTI = (".nii", ".nii.gz")
+USUAL_FOLDS = 5
 Entry = dict[str, Any]
 
 
@@ -65,7 +65,8 @@ def prepare_cohort(
         source: folder of the download, which is left as it is.
         output: folder of the cohort.
         cases: how many labelled training cases to take, evenly spread over their names; None takes all.
-        folds: folds to deal out; None makes five for datasets with every organ annotated, and none for others.
+        folds: folds to deal out; None makes five for datasets with every organ annotated (fewer for fewer patients),
+            and none for others.
         dropped: organs whose labels are forgotten in a share ``fraction`` of the training cases (the paper's PaNN*).
         fraction: see ``dropped``.
         seed: of the folds and of what is dropped.
@@ -81,22 +82,18 @@ def prepare_cohort(
     wanted = [*chosen, *(case for case in found if case.section != "training")]
     make = partial(prepare_case, adapter, output)
     prepared = Prepared(output / "dataset.json", {"training": [], "test": []})
-    with ProcessPoolExecutor(workers or os.cpu_count()) as pool:
-        results = tqdm(pool.map(make, wanted), total=len(wanted), desc=adapter.name, unit="case", disable=not progress)
-        for case, (entry, notes, failure) in zip(wanted, results, strict=True):
-            prepared.notes += notes
-            if failure:
-                prepared.failures.append(failure)
-            elif entry is not None:
-                prepared.entries[case.section].append(entry)
+    results = run_all(make, wanted, adapter.name, workers, progress)
+    for case, (entry, notes, failure) in zip(wanted, results, strict=True):
+        prepared.notes += notes
+        if failure:
+            prepared.failures.append(failure)
+        elif entry is not None:
+            prepared.entries[case.section].append(entry)
     if not prepared.entries["training"]:
         raise InputError(f"{source}: no training case could be prepared; {prepared.failures[0]}")
     if dropped or fraction:
         drop_labels(prepared.entries["training"], adapter, dropped, fraction, seed)
-    if folds is None:
-        folds = 5 if len(annotated_organs(adapter)) == len(ORGANS) else 0
-    if folds:
-        deal_to(prepared.entries["training"], folds, seed)
+    deal_to(prepared.entries["training"], adapter, folds, seed)
     write_datalist(prepared, adapter)
     return prepared
 
@@ -105,7 +102,7 @@ def prepare_case(adapter: Adapter, output: Path, case: RawCase) -> tuple[Entry |
     """The case's entry in the dataset.json, notes, and why it cannot be used; runs in a process of its own."""
     read_image = cache(lambda: read_scan(case.image))
     try:
-        image = referred(case.image, output) or write_image(read_image(), output, case.name)
+        image = referred(case.path, output) or write_image(read_image(), output, case.name)
         entry: Entry = {"case": case.name, "image": image}
         annotation = adapter.annotate(case, read_image) if case.labels else None
         labelled: Sequence[str] | None = case.labelled
@@ -179,12 +176,16 @@ def drop_labels(entries: list[Entry], adapter: Adapter, dropped: int, fraction: 
         entries[place]["labelled"] = [name for name in before if name in kept]
 
 
-def deal_to(entries: list[Entry], folds: int, seed: int) -> None:
+def deal_to(entries: list[Entry], adapter: Adapter, folds: int | None, seed: int) -> None:
     """Folds for the cases that have the whole label set; what was left out of others makes them partial."""
     full = [entry for entry in entries if "labelled" not in entry]
     patients = [entry.get("patient") or entry["case"] for entry in full]
-    for entry, fold in zip(full, deal_folds(patients, folds, seed), strict=True):
-        entry["fold"] = fold
+    if folds is None:
+        usual = min(USUAL_FOLDS, len(set(patients))) if len(annotated_organs(adapter)) == len(ORGANS) else 0
+        folds = usual if usual > 1 else 0
+    if folds:
+        for entry, fold in zip(full, deal_folds(patients, folds, seed), strict=True):
+            entry["fold"] = fold
 
 
 def write_datalist(prepared: Prepared, adapter: Adapter) -> None:

@@ -43,11 +43,11 @@ class TotalSegmentator(Adapter):
         ]
 
     def annotate(self, case: RawCase, read_image: Callable[[], Scan]) -> Annotation | None:
-        masks = mask_files(case.image)
+        masks = mask_files(case.path)
         missing = [organ.name for organ in ORGANS if organ.value not in masks]
         if missing:
             raise InputError(
-                f"{case.image.parent / 'segmentations'}: expected a file for each of the 13 organs, found none for "
+                f"{case.path.parent / 'segmentations'}: expected a file for each of the 13 organs, found none for "
                 f"{', '.join(missing)}; unpack the download again"
             )
         annotation = merge_masks(masks)

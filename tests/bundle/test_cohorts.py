@@ -1,6 +1,9 @@
 """Cohorts: what label values mean, which cases are chosen, what is refused before training."""
 
+import ast
 import json
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,10 +12,11 @@ import numpy as np
 import pytest
 
 from bundle.cohorts import (
-    check_cases,
+    deal_folds,
     evaluation_cases,
     find_cohorts,
     full_cases,
+    largest_vocabulary,
     load_cases,
     partial_cases,
     read_cohort,
@@ -191,67 +195,6 @@ def test_two_cases_of_one_name_are_refused(write_cohort: Write) -> None:
         load_cases(path.parent.parent)
 
 
-# --- Checks before training ------------------------------------------------------------------------------------------
-def test_clean_cases_pass(write_cohort: Write) -> None:
-    check_cases(read_cohort(write_cohort("a", ALL, [EMPTY, None])), progress=False)
-
-
-def test_rounding_of_an_affine_is_not_a_shift(write_cohort: Write) -> None:
-    path = write_cohort("a", ALL, [EMPTY])
-    nib.save(nib.Nifti1Image(EMPTY.astype(np.uint8), np.eye(4) + 1e-8), path.parent / "case0_label.nii.gz")
-    check_cases(read_cohort(path), progress=False)
-
-
-def refuse(path: Path, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        check_cases(read_cohort(path), progress=False)
-
-
-def test_an_undeclared_value_is_refused(write_cohort: Write) -> None:
-    path = write_cohort("a", {"0": "background", "1": "spleen"}, [EMPTY + 7])
-    refuse(path, r'case0_label.nii.gz: holds the value 7, which "labels".*cohort a does not declare; add it')
-
-
-def test_a_missing_file_is_refused(write_cohort: Write) -> None:
-    path = write_cohort("a", ALL, [EMPTY])
-    (path.parent / "case0_label.nii.gz").unlink()
-    refuse(path, r"case0_label.nii.gz: no such file, but the dataset.json of cohort a lists it as label")
-
-
-def test_another_shape_is_refused(write_cohort: Write) -> None:
-    path = write_cohort("a", ALL, [EMPTY])
-    nib.save(nib.Nifti1Image(np.zeros((4, 4, 5), np.uint8), np.eye(4)), path.parent / "case0_label.nii.gz")
-    refuse(path, r"its shape \(4, 4, 5\) is not that of its image .*resample the label map")
-
-
-def test_another_affine_is_refused(write_cohort: Write) -> None:
-    path = write_cohort("a", ALL, [EMPTY])
-    shifted = np.eye(4)
-    shifted[2, 3] = 5
-    nib.save(nib.Nifti1Image(EMPTY.astype(np.uint8), shifted), path.parent / "case0_label.nii.gz")
-    refuse(path, r"its affine differs from that of its image .* by up to 5 mm; copy the image's affine")
-
-
-def test_a_series_of_volumes_is_refused(write_cohort: Write) -> None:
-    path = write_cohort("a", ALL, [None])
-    nib.save(nib.Nifti1Image(np.zeros((4, 4, 4, 2), np.int16), np.eye(4)), path.parent / "case0.nii.gz")
-    refuse(path, r"case0.nii.gz: expected one 3D volume, found an image of shape \(4, 4, 4, 2\)")
-
-
-def test_values_of_float_and_byte_label_maps_are_read_alike(write_cohort: Write) -> None:
-    path = write_cohort("a", {"0": "background", "1": "spleen"}, [EMPTY + 1, EMPTY + 1])
-    label = nib.Nifti1Image(EMPTY.astype(np.float32) + 1, np.eye(4))
-    nib.save(label, path.parent / "case0_label.nii.gz")
-    check_cases(read_cohort(path), progress=False)
-
-
-def test_a_broken_file_is_refused(write_cohort: Write) -> None:
-    path = write_cohort("a", ALL, [EMPTY])
-    whole = (path.parent / "case0_label.nii.gz").read_bytes()
-    (path.parent / "case0_label.nii.gz").write_bytes(whole[: len(whole) // 2])
-    refuse(path, r"case0_label.nii.gz: cannot be read as an image")
-
-
 # --- Choosing cases --------------------------------------------------------------------------------------------------
 @pytest.fixture
 def two_cohorts(write_cohort: Write) -> Path:
@@ -269,7 +212,7 @@ def two_cohorts(write_cohort: Write) -> Path:
     ],
 )
 def test_supervision_chooses_the_cases(two_cohorts: Path, supervision: str, labelled: list[list[str]]) -> None:
-    cases = training_cases(two_cohorts, supervision=supervision, fold=0)
+    cases = training_cases(two_cohorts, supervision=supervision, fold=0, check=False)
     assert [case["case"] for case in full_cases(cases)] == ["case2", "case3"]
     assert [case["labelled"] for case in partial_cases(cases)] == labelled
     if supervision == "semi":
@@ -277,13 +220,13 @@ def test_supervision_chooses_the_cases(two_cohorts: Path, supervision: str, labe
 
 
 def test_a_fold_is_either_trained_on_or_held_out(two_cohorts: Path) -> None:
-    trained = {case["image"] for case in full_cases(training_cases(two_cohorts, fold=1))}
+    trained = {case["image"] for case in full_cases(training_cases(two_cohorts, fold=1, check=False))}
     held_out = {case["image"] for case in validation_cases(two_cohorts, fold=1)}
     assert len(trained) == 3
     assert len(held_out) == 1
     assert not trained & held_out
     assert not validation_cases(two_cohorts, fold=None)
-    assert len(full_cases(training_cases(two_cohorts, fold=None))) == 4
+    assert len(full_cases(training_cases(two_cohorts, fold=None, check=False))) == 4
 
 
 def test_cases_without_folds_are_dealt_out_the_same_way_each_time(write_cohort: Write) -> None:
@@ -293,11 +236,23 @@ def test_cases_without_folds_are_dealt_out_the_same_way_each_time(write_cohort: 
     assert parts == [[case["case"] for case in validation_cases(folder, fold=fold)] for fold in range(5)]
 
 
-def test_no_full_case_is_an_error_that_says_what_is_annotated(write_cohort: Write) -> None:
-    folder = write_cohort("spleen", {"0": "background", "1": "spleen"}, [EMPTY]).parent.parent
-    with pytest.raises(InputError, match=r"no case has all organs.*spleen: spleen.*shorten `organs`"):
-        training_cases(folder)
-    assert len(training_cases(folder, organs=["spleen"])) == 1
+def test_no_full_case_is_an_error_that_names_the_largest_vocabulary_that_has_one(write_cohort: Write) -> None:
+    folder = write_cohort("spleen", {"0": "background", "1": "spleen"}, [EMPTY] * 3).parent.parent
+    write_cohort("two", {"0": "background", "1": "liver", "2": "pancreas"}, [EMPTY, None])
+    write_cohort("more", {"0": "background", "1": "liver", "2": "spleen"}, [EMPTY] * 2)
+    with pytest.raises(InputError, match=r"no case has all organs.*spleen: spleen.*fully labelled cohort") as raised:
+        training_cases(folder, check=False)
+    organs = re.findall(r'--organs "(.*)"', str(raised.value))[0]
+    assert ast.literal_eval(organs) == ["spleen", "liver"]  # two cases have it, one has liver and pancreas
+    shorter = ast.literal_eval(organs)
+    assert len(full_cases(training_cases(folder, organs=shorter, check=False), shorter)) == 2
+
+
+def test_the_largest_vocabulary_of_unlabelled_cases_is_empty(write_cohort: Write) -> None:
+    folder = write_cohort("none", {"0": "background", "1": "spleen"}, [None]).parent.parent
+    assert largest_vocabulary(load_cases(folder)) == largest_vocabulary([]) == []
+    with pytest.raises(InputError, match=r"none: nothing.*add a fully labelled cohort$"):
+        training_cases(folder, check=False)
 
 
 def test_an_unknown_supervision_is_an_error(two_cohorts: Path) -> None:
@@ -307,31 +262,62 @@ def test_an_unknown_supervision_is_an_error(two_cohorts: Path) -> None:
 
 def test_a_fold_that_does_not_exist_is_an_error(two_cohorts: Path) -> None:
     with pytest.raises(InputError, match="fold: expected one of 0, 1, 2, or null to hold nothing out, found 7"):
-        training_cases(two_cohorts, fold=7)
+        training_cases(two_cohorts, fold=7, check=False)
 
 
 def test_what_was_understood_is_told(two_cohorts: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
-        training_cases(two_cohorts)
+        training_cases(two_cohorts, check=False)
     assert "cohort spleen: cases annotated with 1 × spleen; 1 × nothing" in caplog.text
     with caplog.at_level("WARNING"):
-        training_cases(two_cohorts, cohorts="full")
+        training_cases(two_cohorts, cohorts="full", check=False)
     assert "no case is partially labelled" in caplog.text
 
 
-def test_evaluation_takes_checked_labelled_cases_only(write_cohort: Write) -> None:
-    labels = {"0": "background", "1": "spleen"}
-    cases = [{"image": "./case0.nii.gz", "label": "./case0_label.nii.gz"}, "./case1.nii.gz"]
-    path = write_cohort("a", labels, [EMPTY, EMPTY], test=cases)
-    folder = path.parent.parent
-    assert [case["case"] for case in evaluation_cases(folder)] == ["case0"]
+def test_cases_of_one_patient_are_in_one_fold(write_cohort: Write) -> None:
+    patients = ["a", "b", "a", "c", "d", "b", "e"]
+    path = write_cohort("full", ALL, [EMPTY] * 7, extra=[{"patient": patient} for patient in patients])
+    parts = [{case["patient"] for case in validation_cases(path.parent.parent, fold=fold)} for fold in range(5)]
+    assert sorted(patient for part in parts for patient in part) == ["a", "b", "c", "d", "e"]
+
+
+def test_folds_are_of_one_size_and_follow_the_seed() -> None:
+    names = [f"p{number:02}" for number in range(12)]
+    dealt = deal_folds(names, 5, seed=1)
+    assert sorted(dealt.count(fold) for fold in range(5)) == [2, 2, 2, 3, 3]
+    assert dealt == deal_folds(names, 5, seed=1)
+    assert dealt != deal_folds(names, 5, seed=2)
+    assert dict(zip(names, dealt, strict=True)) == dict(zip(names[::-1], deal_folds(names[::-1], 5, 1), strict=True))
+    with pytest.raises(InputError, match="folds: expected a number from 2 to the 12 patients there are, found 13"):
+        deal_folds(names, 13)
+
+
+def test_training_refuses_a_scan_that_is_also_tested_on(tiny_cohorts: Path, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(tiny_cohorts, tmp_path / "data"))
+    assert training_cases(data, remembered=tmp_path / "checks.json")
+    (tested,) = [case["image"] for case in evaluation_cases(data) if case["case"] == "test_001"]
+    path = data / "spleen" / "dataset.json"
+    datalist = json.loads(path.read_text())
+    datalist["training"].append({"image": tested, "case": "copy"})
+    path.write_text(json.dumps(datalist))
+    with pytest.raises(InputError, match=r"test_001.nii.gz: is the same scan as .*; training would see what it is"):
+        training_cases(data, supervision="semi", remembered=tmp_path / "checks.json")
+
+
+def test_evaluation_takes_checked_labelled_cases_only(tiny_cohorts: Path, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(tiny_cohorts, tmp_path / "data"))
+    path = data / "test" / "dataset.json"
+    datalist = json.loads(path.read_text())
+    del datalist["test"][1]["label"]
+    path.write_text(json.dumps(datalist))
+    assert [case["case"] for case in evaluation_cases(data)] == ["test_000"]
     with pytest.raises(InputError, match='no labelled case in the section "validation"'):
-        evaluation_cases(folder, section="validation")
-    write_cohort("b", labels, [EMPTY], test=cases[:1])
-    with pytest.raises(InputError, match=r"two cases are called case0.nii.gz; evaluate their cohorts one by one"):
-        evaluation_cases(folder)
-    shifted = np.eye(4)
-    shifted[0, 3] = 9
-    nib.save(nib.Nifti1Image(EMPTY.astype(np.uint8), shifted), path.parent / "case0_label.nii.gz")
+        evaluation_cases(data, section="validation")
+    shutil.copytree(data / "test", data / "again")
+    with pytest.raises(InputError, match=r"two cases are called test_000; evaluate their cohorts one by one"):
+        evaluation_cases(data)
+    label = Path(evaluation_cases(data, "test")[0]["label"])
+    image = nib.load(label)
+    nib.save(nib.Nifti1Image(np.asanyarray(image.dataobj), np.diag([1, 1, 1, 1.0])), label)
     with pytest.raises(InputError, match="its affine differs"):
-        evaluation_cases(folder, "a")
+        evaluation_cases(data, "test")

@@ -17,6 +17,7 @@ SMALLER = {  # how a command begins, and what makes it quick
     "python -m monai.bundle run training": f"--warmup_iterations 2 --train_iterations 2 {NETWORK}",
     "python -m monai.bundle run evaluating": NETWORK,
     "python -m monai.bundle run --config_file": "",  # models/model.json tells what the model is
+    "python -m scripts prior": "",
     "python -m scripts segment": "",
     "python -m scripts bench loss": "--repeats 1 --size 32",
     "python -m scripts bench inference": "--slices 20 --lengths [10] --size 64 --window 32 --repeats 1",

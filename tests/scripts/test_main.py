@@ -10,7 +10,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_every_command_is_found() -> None:
-    assert set(load_commands([])) == set(COMMANDS) == {"bench", "demo", "phantom", "segment"}
+    names = {"bench", "check", "demo", "folds", "phantom", "prepare", "prior", "segment"}
+    assert set(load_commands([])) == set(COMMANDS) == names
     assert set(load_commands(["bench"])) == {"bench"}
 
 

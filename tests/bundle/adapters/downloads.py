@@ -4,8 +4,9 @@ Every miniature shows one made-up patient: each structure is one small box somew
 (`points`) must come out as its organ whatever the axes, spacings and formats of the files are.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import nibabel as nib
 import numpy as np
@@ -16,6 +17,7 @@ from bundle.adapters.preparing import Prepared, prepare_cohort
 from bundle.cohorts import read_cohort
 from bundle.organs import Vocabulary
 from bundle.scans import read_label_map, read_scan
+from tests.scan_files import save_series
 
 SHAPE = (40, 36, 20)
 SPACING = (8.0, 8.0, 10.0)
@@ -64,6 +66,23 @@ def save(path: Path, voxels: NDArray, affine: NDArray) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     nib.save(nib.Nifti1Image(voxels, affine), path)
     return path
+
+
+def save_dicom(folder: Path, voxels: NDArray, affine: NDArray, name: str, order: Sequence[int]) -> Path:
+    """A series whose files, in the order of their names, are the slices ``order``; ``name`` formats their number.
+
+    Voxels are columns × rows × slices, so ``affine``, to RAS, is `affine_for("LPS")` for a patient on the back.
+    """
+    lps = np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine
+    spacing = np.linalg.norm(lps[:3, :3], axis=0)
+
+    def fill(header: Any, index: int) -> None:
+        header.Columns, header.Rows = voxels.shape[:2]
+        header.PixelSpacing, header.SliceThickness = [spacing[1], spacing[0]], spacing[2]
+        header.ImageOrientationPatient = [*(lps[:3, 0] / spacing[0]), *(lps[:3, 1] / spacing[1])]
+        header.PixelData = (voxels[:, :, order[index]].T + 1024).astype(np.uint16).tobytes()
+
+    return save_series(folder, [list(lps[:3, :3] @ [0, 0, k] + lps[:3, 3]) for k in order], fill, name)
 
 
 def prepare(name: str, source: Path, output: Path, **options) -> Prepared:

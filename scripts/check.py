@@ -1,0 +1,91 @@
+# Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
+"""`python -m scripts check DATASET.json…`: an integrity report over all cohorts, before training."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bundle.check_reports import cohort_table, draw_thumbnail, write_check_page
+from bundle.checks import CaseCheck, as_json, examine_cases
+from bundle.cohorts import SECTIONS, cohort_files, load_cases
+from bundle.errors import EXIT_CODE, InputError
+from bundle.label_maps import whole_file
+from bundle.organs import Vocabulary
+from scripts.common import check_writable, print_table
+
+STRICT_CODE = 1
+
+
+def check(
+    *datasets: str,
+    output: str = "eval/check",
+    organs: str | Sequence[str] | None = None,
+    strict: bool = False,
+    workers: int | None = None,
+) -> None:
+    """Look at every case of the cohorts: files, geometry, values, sides, sizes, copies of one scan.
+
+    Exit code 0 if the data can be trained on, 1 if there are warnings and --strict is given, 2 if there are errors.
+
+    Args:
+        datasets: dataset.json files, folders of cohorts, or a folder that holds several of them.
+        output: folder for report.html and report.json.
+        organs: the vocabulary, for instance liver,spleen; all organs if not given.
+        strict: let warnings count.
+        workers: processes; all cores if not given.
+    """
+    folder = Path(str(output))
+    check_writable(folder)
+    names = Vocabulary(organs).names
+    cases = load_all(datasets, names)
+    checks = examine_cases(cases, names, draw_thumbnail, workers=workers)
+    label_sets = describe_label_sets(cases)
+    errors, warnings = (sum(len(getattr(one, kind)) for one in checks) for kind in ("errors", "warnings"))
+    verdict = f"{counted(len(checks), 'case')}: {counted(errors, 'error')}, {counted(warnings, 'warning')}"
+    with whole_file(folder / "report.json") as unfinished:
+        record = {"errors": errors, "warnings": warnings, "cases": [as_json(one) for one in checks]}
+        unfinished.write_text(json.dumps(record, indent=2) + "\n")
+    write_check_page(folder / "report.html", checks, label_sets, verdict)
+    print_report(checks, label_sets)
+    print(f"{verdict}; see {folder / 'report.html'}")
+    if errors:
+        sys.exit(EXIT_CODE)
+    if warnings and strict:
+        sys.exit(STRICT_CODE)
+
+
+def load_all(datasets: Sequence[str], organs: Sequence[str]) -> list[dict[str, Any]]:
+    files = [str(file) for file in cohort_files(datasets)]
+    cases = [case for section in SECTIONS for case in load_cases(".", files, organs, section)]
+    if not cases:
+        raise InputError(f"{', '.join(map(str, datasets))}: no case is listed there; see docs/data.md")
+    return cases
+
+
+def describe_label_sets(cases: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """The most frequent label set of each cohort, in words."""
+    found: dict[str, Counter[str]] = {}
+    for case in cases:
+        words = ", ".join(case["labelled"]) if len(case["labelled"]) < 6 else f"{len(case['labelled'])} organs"
+        found.setdefault(case["cohort"], Counter())[words or "nothing"] += 1
+    return {
+        cohort: sets.most_common(1)[0][0] + (f" and {len(sets) - 1} more label sets" if len(sets) > 1 else "")
+        for cohort, sets in found.items()
+    }
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
+
+
+def print_report(checks: Sequence[CaseCheck], label_sets: dict[str, str]) -> None:
+    print_table(cohort_table(checks, label_sets))
+    for kind in ("errors", "warnings"):
+        for one in checks:
+            for finding in getattr(one, kind):
+                print(f"{kind[:-1]}: {finding.message}", file=sys.stderr)

@@ -1,0 +1,38 @@
+# Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
+"""What several commands share: lists on a command line, output folders, tables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bundle.errors import InputError
+
+__all__ = ["check_writable", "listed", "print_table"]
+
+
+def listed(value: Any) -> list[Any]:
+    """What Fire makes of `a`, `a,b` and `[a,b]`, as a list."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def check_writable(folder: Path) -> None:
+    """The folder is there, or can be made, and takes files."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise InputError(f"{folder}: cannot be written to, because of {there}; choose another output")
+
+
+def print_table(rows: Sequence[Sequence[str]], numbers: bool = False) -> None:
+    """Print rows in columns, the head first; ``numbers`` puts all columns but the first to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = [
+            cell.rjust(width) if numbers and column else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())

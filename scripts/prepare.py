@@ -1,0 +1,90 @@
+# Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
+"""`python -m scripts prepare NAME SOURCE --output DIR`: a public dataset as downloaded becomes a cohort."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from bundle.adapters import ADAPTERS, find_adapter
+from bundle.adapters.base import Adapter
+from bundle.adapters.preparing import Prepared, annotated_organs, prepare_cohort
+from bundle.errors import EXIT_CODE, InputError
+from bundle.organs import ORGANS
+from scripts.common import check_writable, print_table
+
+
+def prepare(
+    name: str | None = None,
+    source: str | None = None,
+    output: str | None = None,
+    cases: int | None = None,
+    folds: int | None = None,
+    drop_labels: int = 0,
+    fraction: float = 0.0,
+    seed: int = 0,
+    workers: int | None = None,
+    list: bool = False,
+) -> None:
+    """Turn the official download of a public dataset into a cohort: a folder with a dataset.json.
+
+    NIfTI files are referred to where they are, so keep the download; other formats are converted.
+
+    Args:
+        name: of the dataset; see --list.
+        source: folder that the download was unpacked to. It is not changed.
+        output: folder of the cohort; data/NAME if not given.
+        cases: take so many labelled cases, evenly spread (the paper takes 40 of each partial cohort).
+        folds: folds to deal out by patient; five for datasets with all organs annotated, none for others.
+        drop_labels: organs whose labels are forgotten in some cases (the paper's PaNN*: 8).
+        fraction: share of those cases (the paper's PaNN*: 0.2).
+        seed: of the folds and of what is forgotten.
+        workers: processes; all cores if not given.
+        list: print the datasets there are, and do nothing.
+    """
+    if list:
+        print_datasets()
+        return
+    if name is None or source is None:
+        raise InputError("expected NAME and SOURCE, as in `prepare btcv downloads/RawData`; --list shows the names")
+    adapter = find_adapter(str(name))
+    folder = Path(str(output)) if output is not None else Path("data", adapter.name)
+    check_writable(folder)
+    prepared = prepare_cohort(adapter, Path(str(source)), folder, cases, folds, drop_labels, fraction, seed, workers)
+    report(prepared, adapter)
+    if prepared.failures:
+        sys.exit(EXIT_CODE)
+
+
+def print_datasets() -> None:
+    head = ("name", "organs", "cases", "registration", "licence", "where to get it")
+    rows = [head, *(row_of(adapter) for adapter in ADAPTERS.values())]
+    print_table(rows)
+
+
+def row_of(adapter: Adapter) -> tuple[str, ...]:
+    organs = annotated_organs(adapter)
+    left_out = [organ.name for organ in ORGANS if organ.name not in organs]
+    words = ", ".join(organs)
+    if not left_out:
+        words = f"all {len(ORGANS)}"
+    elif len(left_out) < 6:
+        words = f"all but {', '.join(left_out)}"
+    needed = "needed" if adapter.registration else "none"
+    return adapter.name, words, str(adapter.cases), needed, adapter.licence, adapter.url
+
+
+def report(prepared: Prepared, adapter: Adapter) -> None:
+    for note in prepared.notes:
+        print(f"note: {note}")
+    for failure in prepared.failures:
+        print(f"error: {failure}", file=sys.stderr)
+    training, test = (prepared.entries[section] for section in ("training", "test"))
+    numbers = sorted({entry["fold"] for entry in training if "fold" in entry})
+    dealt = f" in {len(numbers)} folds" if numbers else ""
+    fewer = sum("labelled" in entry for entry in training)
+    partly = f" ({fewer} with fewer labels)" if fewer else ""
+    print(f"{adapter.title}: {len(training)} training cases{dealt}{partly}, {len(test)} test cases in {prepared.path}")
+    if prepared.failures:
+        print(f"{len(prepared.failures)} cases could not be prepared and are left out", file=sys.stderr)
+    print(f"next: python -m scripts check {prepared.path}")

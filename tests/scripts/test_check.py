@@ -1,0 +1,112 @@
+"""`python -m scripts check`: what it prints and writes, and its exit codes."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from bundle.check_reports import draw_thumbnail
+from bundle.errors import InputError
+from bundle.label_maps import count_by_slice
+from bundle.organs import Vocabulary
+from bundle.phantom import make_phantoms
+from bundle.scans import Scan
+from scripts.check import check
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("clean")
+    return make_phantoms(str(folder), seed=4, full=1, partial=1, test=1, grid=(48, 48, 32), workers=2)
+
+
+@pytest.fixture
+def data(clean: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(clean, tmp_path / "data"))
+
+
+def window(path: Path) -> None:
+    image = nib.load(path)
+    nib.save(nib.Nifti1Image(np.asanyarray(image.dataobj).clip(-160, 240), image.affine), path)
+
+
+def test_clean_data_gives_a_table_a_record_and_a_page(
+    clean: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check(str(clean), output=str(tmp_path / "out"), strict=True, workers=1)
+    lines = capsys.readouterr().out.splitlines()
+    assert re.split(r"\s{2,}", lines[0])[:3] == ["cohort", "cases", "annotated"]
+    assert [line.split()[0] for line in lines[1:6]] == ["full", "liver", "pancreas", "spleen", "test"]
+    assert lines[-1] == f"5 cases: no errors, no warnings; see {tmp_path / 'out' / 'report.html'}"
+    record = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert [case["case"] for case in record["cases"]] == [
+        "full_000", "liver_000", "pancreas_000", "spleen_000", "test_000",
+    ]  # fmt: skip
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert page.count("<img ") == 5
+    assert not re.findall(r'(?:src|href)="(?!data:)', page)
+
+
+def test_warnings_count_only_with_strict(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    window(next((data / "liver" / "imagesTr").glob("*.nii.gz")))
+    check(str(data / "liver" / "dataset.json"), output=str(tmp_path / "out"), workers=1)
+    printed = capsys.readouterr()
+    assert printed.err.splitlines()[-1].startswith("warning: ")
+    assert "1 case: no errors, 1 warning;" in printed.out
+    with pytest.raises(SystemExit) as stopped:
+        check(str(data / "liver"), output=str(tmp_path / "out"), strict=True, workers=1)
+    assert stopped.value.code == 1
+
+
+def test_errors_end_with_code_2_and_no_traceback(data: Path, tmp_path: Path, run_command: Run) -> None:
+    """All that is wrong is told, in one sentence each, and the page shows the image of a case with a bad label map."""
+    (label,) = (data / "spleen" / "labelsTr").glob("*.nii.gz")
+    image = nib.load(label)
+    nib.save(nib.Nifti1Image(np.asanyarray(image.dataobj) * 3, image.affine), label)
+    next((data / "full" / "imagesTr").glob("*.nii.gz")).unlink()
+    done = run_command("-m", "scripts", "check", data, "--output", tmp_path / "out")
+    assert done.returncode == 2
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 2
+    assert "no such file" in errors[0]
+    assert "holds the value 3" in errors[1]
+    assert "Traceback" not in done.stderr
+    assert "5 cases: 2 errors, no warnings" in done.stdout
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert page.index("full/full_000") < page.index("spleen/spleen_000") < page.index("liver/liver_000")
+    assert page.count("<img ") == 4
+
+
+def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="expected at least one dataset.json"):
+        check(output=str(tmp_path / "out"))
+    with pytest.raises(InputError, match="nowhere: no such file or folder"):
+        check("nowhere", output=str(tmp_path / "out"))
+    with pytest.raises(InputError, match="no dataset.json found there"):
+        check(str(tmp_path), output=str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_thumbnail_shows_the_patient_s_right_on_the_left_and_contours_in_color(tmp_path: Path) -> None:
+    voxels = np.full((40, 30, 20), -1000, np.int16)
+    voxels[2:38, 2:28] = 40
+    labels = np.zeros(voxels.shape, np.uint8, order="F")
+    labels[28:34, 10:20, 8:12] = 6  # the liver, to the patient's right
+    counts = count_by_slice(labels, 14)
+    (tmp_path / "a.png").write_bytes(
+        draw_thumbnail(Scan(voxels, np.diag([8.0, 8, 10, 1]), tmp_path), labels, counts, Vocabulary())
+    )
+    picture = np.round(imread(tmp_path / "a.png")[:, :, :3] * 255).astype(int)
+    red = np.argwhere((picture == Vocabulary().organs[5].color).all(-1))
+    axial = picture.shape[1] // 2
+    assert len(red) > 20
+    assert red[red[:, 1] < axial, 1].max() < axial / 2
