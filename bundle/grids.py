@@ -92,12 +92,13 @@ class ScanGrid:
 
     @classmethod
     def spaced(cls, shape: Sequence[int], affine: NDArray[Any], pixdim: Sequence[float]) -> ScanGrid:
-        """The network's grid that Orientationd (RAS) and Spacingd (``pixdim``, mm) would make for a scan."""
+        """The network's grid that Orientationd (RAS) and Spacingd (``pixdim``, mm; 0 keeps an axis) would make."""
         affine = np.asarray(affine, np.float64)
         oriented = oriented_affine(shape, affine)
         oriented_shape = [shape[int(axis)] for axis in np.argsort(orientation_of(affine)[:, 0])]
         spacing = np.linalg.norm(oriented[:3, :3], axis=0)
-        kept = np.abs(spacing - np.asarray(pixdim)) <= AFFINE_TOL  # Spacingd leaves such an axis as it is
+        # Spacingd leaves such an axis as it is
+        kept = (np.abs(spacing - np.asarray(pixdim)) <= AFFINE_TOL) | (np.asarray(pixdim) <= 0)
         spaced = zoom_affine(oriented, np.where(kept, spacing, pixdim), diagonal=False)
         network_shape, offset = compute_shape_offset(oriented_shape, oriented, spaced)
         spaced[:3, 3] = np.asarray(offset)[:3]

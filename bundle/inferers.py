@@ -116,6 +116,7 @@ class SlabInferer(Inferer):
         memory: resident memory the process may take, GB. Sums that would exceed it are held in files; a volume that
             cannot be segmented within it is refused. None holds all in memory.
         progress: text before a progress bar over windows; empty for none.
+        context: for 2D networks, slices on either side that are further channels of the input.
     """
 
     def __init__(
@@ -131,6 +132,7 @@ class SlabInferer(Inferer):
         backend: str = "torch",
         memory: float | None = None,
         progress: str = "",
+        context: int = 0,
     ) -> None:
         super().__init__()
         if grid not in ("scan", "network"):
@@ -144,7 +146,11 @@ class SlabInferer(Inferer):
             raise InputError(f"memory: expected a number of GB above 0, found {memory}")
         self.roi_size, self.overlap, self.mode = tuple(int(n) for n in roi_size), float(overlap), mode
         self.batch, self.air, self.grid, self.progress = int(sw_batch_size), air, grid, progress
-        self.memory = memory
+        self.memory, self.context = memory, int(context)
+        if self.context and self.roi_size.count(1) != 1:
+            raise InputError(
+                f"context: is about slices, but windows are {list(roi_size)}; give them one axis of size 1"
+            )
         self.asked: dict[str, Any] = {"flips": flips or (), "scales": scales or (1.0,), "backend": backend}
         self.network: nn.Module | None = None  # the last one, and what evaluates it
         self.predictors: dict[str, Predictor] = {}
@@ -182,8 +188,8 @@ class SlabInferer(Inferer):
             return 2, background_slabs(0, shape[2], 1, shape[:2])
         if body is not None:
             region = box_around(body, shape, size)
-        padded, inner = pad(image[region], size)
-        windows = Windows(padded.shape, size, self.overlap, self.mode)
+        padded, inner = pad(with_neighbors(image, size, self.context)[(slice(None), *region)], size)
+        windows = Windows(padded.shape[1:], size, self.overlap, self.mode)
         offset = [side.start - margin.start for side, margin in zip(region, inner, strict=True)]
         wanted = None if body is None else touches(body, windows, offset)
         predictor = self.predictor(network, math.prod(map(len, windows.starts)) * math.prod(size))
@@ -199,7 +205,7 @@ class SlabInferer(Inferer):
             InputError: when the network alone takes more.
         """
         with torch.inference_mode(), watch_memory() as most:
-            channels = predictor(torch.zeros(self.batch, 1, *windows.size)).shape[1]
+            channels = predictor(torch.zeros(self.batch, 1 + 2 * self.context, *windows.size)).shape[1]
         taken = most() + WORKING_BYTES
         if taken > budget:
             raise InputError(
@@ -278,12 +284,25 @@ def batched(items: Iterable[Item], count: int) -> Iterator[list[Item]]:
 
 
 def pad(image: Tensor, size: Sequence[int]) -> tuple[Tensor, list[slice]]:
-    """The volume, zeros around it where it is smaller than a window, and where it lies in there; as MONAI pads."""
-    missing = [max(0, n - total) for n, total in zip(size, image.shape, strict=True)]
+    """C×volume, zeros around it where it is smaller than a window, and where it lies in there; as MONAI pads."""
+    missing = [max(0, n - total) for n, total in zip(size, image.shape[1:], strict=True)]
     before = [n // 2 for n in missing]
     sides = [side for n, half in zip(missing[::-1], before[::-1], strict=True) for side in (half, n - half)]
-    inner = [slice(half, half + total) for half, total in zip(before, image.shape, strict=True)]
+    inner = [slice(half, half + total) for half, total in zip(before, image.shape[1:], strict=True)]
     return F.pad(image, sides) if any(missing) else image, inner
+
+
+def with_neighbors(image: Tensor, size: Sequence[int], context: int) -> Tensor:
+    """A volume as C×X×Y×Z: the slices beside each slice are its further channels, in order; a view of one copy.
+
+    Beyond the ends the last slice is repeated, as in training.
+    """
+    if not context:
+        return image[None]
+    axis = list(size).index(1)
+    ends = image.narrow(axis, 0, 1), image.narrow(axis, image.shape[axis] - 1, 1)
+    longer = torch.cat([*[ends[0]] * context, image, *[ends[1]] * context], axis)
+    return longer.unfold(axis, 2 * context + 1, 1).movedim(-1, 0)
 
 
 def crop(slabs: Slabs, inner: Sequence[slice], axis: int) -> Slabs:

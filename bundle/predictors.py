@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import importlib.util
 import itertools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bundle.errors import InputError
+from bundle.scaling import resize
 
 __all__ = ["BACKENDS", "OpenVinoNetwork", "Predictor", "choose_backend"]
 
@@ -134,17 +134,3 @@ class Predictor:
 
 def device_of(network: nn.Module) -> torch.device:
     return next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
-
-
-def resized(size: int, scale: float) -> int:
-    """A window's size times ``scale``, as often divisible by 2 as the window's, up to 32: networks halve it."""
-    step = math.gcd(size, 32)
-    return max(step, round(size * scale / step) * step)
-
-
-def resize(values: Tensor, to: float | Sequence[int]) -> Tensor:
-    """Resize B×C×spatial by a factor, or to a shape."""
-    shape = [resized(n, to) for n in values.shape[2:]] if isinstance(to, float) else list(to)
-    if shape == list(values.shape[2:]):
-        return values
-    return F.interpolate(values, shape, mode="bilinear" if len(shape) == 2 else "trilinear", align_corners=False)

@@ -119,7 +119,8 @@ def estimate_prior(dataset: PatchDataset, path: str | Path | None = None) -> Pri
     rows, voxels = [], 0
     for index in tqdm(indices, desc="organ proportions of the full cohort", unit="case", leave=False):
         label = dataset.volume(index)["label"][0].numpy()
-        shares = label_proportions(label, dataset.patches.coverage(label.shape), vocabulary.out_channels)
+        coverage = dataset.patches.coverage(label.shape, dataset.occupied(index, partial=False))
+        shares = label_proportions(label, coverage, vocabulary.out_channels)
         rows.append(shares / shares.sum())  # ignored voxels are left out
         voxels += label.size
     cases = [dataset.data[index].get("case", str(index)) for index in indices]

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +23,7 @@ from bundle.errors import InputError
 from bundle.inferers import SlabInferer
 from bundle.organs import UNKNOWN, Vocabulary
 from bundle.priors import label_proportions, probability_proportions
-from bundle.sampling import PatchDataset, Patches, Region, partial_indices
+from bundle.sampling import PatchDataset, Patches, Region, occupied_slices, partial_indices
 
 __all__ = [
     "PseudoLabels",
@@ -30,6 +33,9 @@ __all__ = [
     "doubtful_cohorts",
     "refresh_pseudo_labels",
 ]
+
+
+OCCUPIED = "occupied"  # name of the piece that tells which slices show an organ
 
 
 def annotated_channels(case: Case, vocabulary: Vocabulary) -> list[int]:
@@ -57,11 +63,12 @@ class PseudoLabels:
 
     Args:
         directory: folder of the files.
-        slab: slices along the last axis per compressed piece.
+        slab: slices per compressed piece.
+        axis: axis across which the slices lie; that of the patches where these are slices.
     """
 
-    def __init__(self, directory: str | Path, slab: int = 8) -> None:
-        self.directory, self.slab = Path(directory), int(slab)
+    def __init__(self, directory: str | Path, slab: int = 8, axis: int | None = None) -> None:
+        self.directory, self.slab, self.axis = Path(directory), int(slab), 2 if axis is None else int(axis)
 
     def path(self, case: Case) -> Path:
         return self.directory / case["cohort"] / f"{case['case']}.npz"
@@ -70,35 +77,48 @@ class PseudoLabels:
         """Replace the case's file in one step: a reader sees the old one or the new one, never half of one."""
         path = self.path(case)
         path.parent.mkdir(parents=True, exist_ok=True)
-        slabs = {
-            f"{start:05d}": completed[..., start : start + self.slab]
-            for start in range(0, completed.shape[-1], self.slab)
-        }
+        across = np.moveaxis(completed, self.axis, 0)
+        slabs = {f"{start:05d}": across[start : start + self.slab] for start in range(0, len(across), self.slab)}
         unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             with open(unfinished, "wb") as file:
-                np.savez_compressed(file, **slabs)  # type: ignore[arg-type]
+                occupied = {OCCUPIED: occupied_slices(completed, self.axis)}
+                np.savez_compressed(file, **occupied, **slabs)  # type: ignore[arg-type]
             os.replace(unfinished, path)
         finally:
             unfinished.unlink(missing_ok=True)
 
     def read(self, case: Case, region: Region | None = None) -> NDArray[np.uint8] | None:
         """The completed labels of a region of the case, or of all of it; None before the first refresh."""
+        with self.opened(case) as slabs:
+            if slabs is None:
+                return None
+            starts = sorted(int(name) for name in slabs.files if name != OCCUPIED)
+            side = region[self.axis] if region else slice(0, starts[-1] + self.slab)
+            wanted = [start for start in starts if start < side.stop and start + self.slab > side.start]
+            volume = np.concatenate([slabs[f"{start:05d}"] for start in wanted])
+        if region is None:
+            return np.moveaxis(volume, 0, self.axis)
+        inner = slice(side.start - wanted[0], side.stop - wanted[0])
+        others = [part for axis, part in enumerate(region) if axis != self.axis]
+        return np.ascontiguousarray(np.moveaxis(volume[(inner, *others)], 0, self.axis))
+
+    def occupied(self, case: Case) -> NDArray[np.bool_] | None:
+        """Which slices show an organ; None before the first refresh."""
+        with self.opened(case) as slabs:
+            return None if slabs is None else slabs[OCCUPIED]
+
+    @contextmanager
+    def opened(self, case: Case) -> Iterator[Any]:
+        """The case's file; None before the first refresh."""
         path = self.path(case)
         try:
             with np.load(path, allow_pickle=False) as slabs:
-                starts = sorted(int(name) for name in slabs.files)
-                first, last = (region[-1].start, region[-1].stop) if region else (0, starts[-1] + self.slab)
-                wanted = [start for start in starts if start < last and start + self.slab > first]
-                volume = np.concatenate([slabs[f"{start:05d}"] for start in wanted], axis=-1)
+                yield slabs
         except FileNotFoundError:
-            return None
-        except (zipfile.BadZipFile, ValueError, KeyError) as error:
+            yield None
+        except (zipfile.BadZipFile, zlib.error, ValueError, KeyError) as error:
             raise InputError(f"{path}: pseudo-labels are damaged ({error}); delete the file and train again") from None
-        if region is None:
-            return volume
-        inner = slice(first - wanted[0], last - wanted[0])
-        return np.ascontiguousarray(volume[(*region[:-1], inner)])
 
 
 @dataclass
@@ -143,19 +163,56 @@ def complete_case(
 ) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
     """Completed labels of a case, X×Y×Z, and its p̄ (C), weighted by the coverage of the patches."""
     given = volume["label"][0]
-    coverage = patches.coverage(given.shape)
     axis, slabs = inferer.slabs(volume["image"][0], network)
-    completed, proportions = torch.empty_like(given), np.zeros(channels)
-    across, others = coverage[axis], [weight for other, weight in enumerate(coverage) if other != axis]
+    completed, shares = torch.empty_like(given), SliceShares(patches, given.shape, channels)
     for start, planes in slabs:
         scores, here = planes.movedim(1, 0).contiguous(), slice(start, start + len(planes))
-        # A volume of nothing but air has one channel, the background.
-        proportions[: len(scores)] += probability_proportions(scores.numpy(), [across[here], *others])
+        shares.add(scores.numpy(), axis, start)
         known = given.movedim(axis, 0)[here]
+        # A volume of nothing but air has one channel, the background.
         completed.movedim(axis, 0)[here] = complete_labels(
             scores, known, [channel for channel in annotated if channel < len(scores)]
         )
-    return completed.numpy(), proportions / proportions.sum()
+    return completed.numpy(), shares.proportions(completed.numpy())
+
+
+class SliceShares:
+    """p̄ of a case, slab by slab. Where empty slices are drawn less often, only the whole label map tells which are.
+
+    Args:
+        patches: how patches are cut.
+        shape: of the volume.
+        channels: of the network.
+    """
+
+    def __init__(self, patches: Patches, shape: Sequence[int], channels: int) -> None:
+        self.patches, self.shape, self.kept = patches, tuple(shape), patches.slice_axis
+        self.coverage = patches.coverage(shape)
+        count = 1 if self.kept is None else shape[self.kept]
+        self.sums = np.zeros((count, channels))  # per slice, not yet weighted by how often it is drawn
+
+    def add(self, scores: NDArray[np.float32], axis: int, start: int) -> None:
+        """Take C×N×U×V, planes from ``start`` on across ``axis``."""
+        order = [axis, *(other for other in range(3) if other != axis)]
+        weights = [self.coverage[other] for other in order]
+        weights[0] = weights[0][start : start + scores.shape[1]]
+        if self.kept is None:
+            self.sums[0, : len(scores)] += probability_proportions(scores, weights)
+            return
+        place = order.index(self.kept)
+        # one slice after the other has a weight of 1: the rates come at the end
+        rest = [weight for other, weight in enumerate(weights) if other != place]
+        rows = np.einsum("csuv,u,v->sc", np.moveaxis(scores, 1 + place, 1), *rest, optimize=True)
+        first = start if place == 0 else 0
+        self.sums[first : first + len(rows), : len(scores)] += rows
+
+    def proportions(self, completed: NDArray[np.uint8]) -> NDArray[np.float64]:
+        total = self.sums[0]
+        if self.kept is not None:
+            occupied = None if self.patches.empty_rate == 1 else occupied_slices(completed, self.kept)
+            total = self.patches.coverage(self.shape, occupied)[self.kept] @ self.sums
+        result: NDArray[np.float64] = total / total.sum()
+        return result
 
 
 def refresh_pseudo_labels(
@@ -180,8 +237,8 @@ def refresh_pseudo_labels(
         )
         store.write(case, completed)
         rows[cohort].append(proportions)
-        label = volume["label"][0].numpy()
-        shares = label_proportions(label, dataset.patches.coverage(label.shape), vocabulary.out_channels)
+        label, occupied = volume["label"][0].numpy(), dataset.occupied(index, partial=True)
+        shares = label_proportions(label, dataset.patches.coverage(label.shape, occupied), vocabulary.out_channels)
         for channel in annotated:
             marked[cohort].setdefault(channel, []).append(shares[channel])
     network.train(was_training)

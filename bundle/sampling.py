@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,8 +27,22 @@ from torch.utils.data import Sampler
 from tqdm import tqdm
 
 from bundle.cohorts import Case, is_full
+from bundle.errors import InputError
+from bundle.organs import BACKGROUND, IGNORED
+from bundle.scaling import resize
 
-__all__ = ["Draw", "LabelStore", "MixedBatches", "PatchDataset", "Patches", "full_indices", "partial_indices"]
+__all__ = [
+    "Draw",
+    "LabelStore",
+    "MixedBatches",
+    "PatchDataset",
+    "Patches",
+    "full_indices",
+    "occupied_slices",
+    "partial_indices",
+]
+
+logger = logging.getLogger(__name__)
 
 Region = tuple[slice, ...]
 OPEN_VOLUMES = 256  # mapped files kept open; what is mapped costs address space, not memory
@@ -68,16 +83,26 @@ def describe(value: Any) -> Any:
 
 
 class Draw(NamedTuple):
-    """One sample to make: which case, and the integers its randomness is derived from."""
+    """One sample to make: which case, the integers its randomness is derived from, and the scale of its batch."""
 
     number: int
     seed: tuple[int, ...]
+    scale: float = 1.0
 
 
 class LabelStore(Protocol):
     """Where completed labels of partially labelled cases are read from (see `bundle.pseudo_labels`)."""
 
     def read(self, case: Case, region: Region) -> NDArray[np.uint8] | None: ...
+
+    def occupied(self, case: Case) -> NDArray[np.bool_] | None: ...
+
+
+def occupied_slices(label: NDArray[Any], axis: int) -> NDArray[np.bool_]:
+    """Which slices across an axis of a label map show an organ."""
+    organ = (label != BACKGROUND) & (label < IGNORED)
+    found: NDArray[np.bool_] = organ.any(tuple(other for other in range(label.ndim) if other != axis))
+    return found
 
 
 class Patches:
@@ -87,14 +112,38 @@ class Patches:
         size: voxels per axis; an axis of size 1 is dropped, which makes slices for a 2D network. -1 is the whole axis.
         margin: voxels read around the patch and cut off after augmentation, so that a rotation needs no padding.
         organ_rate: share of the draws in *fully labelled* cases that are centred on a voxel of a random organ. Draws
-            in partially labelled cases are always uniform: the prior is about them.
+            in partially labelled cases are never: the prior is about them.
+        empty_rate: how often a slice without any organ is drawn, compared with one that shows one. In partially
+            labelled cases the completed labels tell: both kinds of cases are on one footing.
+        context: slices on either side that are further channels of the image.
     """
 
-    def __init__(self, size: Sequence[int], margin: int | Sequence[int] = 0, organ_rate: float = 0.0) -> None:
+    def __init__(
+        self,
+        size: Sequence[int],
+        margin: int | Sequence[int] = 0,
+        organ_rate: float = 0.0,
+        empty_rate: float = 1.0,
+        context: int = 0,
+    ) -> None:
         self.size = tuple(int(n) for n in size)
         margins = (margin,) * len(self.size) if isinstance(margin, int) else tuple(margin)
         self.margin = tuple(0 if n in (1, -1) else int(m) for n, m in zip(self.size, margins, strict=True))
-        self.organ_rate = float(organ_rate)
+        self.organ_rate, self.empty_rate, self.context = float(organ_rate), float(empty_rate), int(context)
+        if not 0 <= self.empty_rate <= 1:
+            raise InputError(f"empty_rate: expected a number from 0 to 1, found {empty_rate}")
+        if self.context < 0:
+            raise InputError(f"context: expected a number of slices from 0 on, found {context}")
+        if self.slice_axis is None and (self.empty_rate < 1 or self.context):
+            raise InputError(
+                f"empty_rate, context: are about slices, but patch_size is {list(size)}; give it one axis of size 1"
+            )
+
+    @property
+    def slice_axis(self) -> int | None:
+        """The axis across which slices lie; None for blocks."""
+        thin = [axis for axis, n in enumerate(self.size) if n == 1]
+        return thin[0] if len(thin) == 1 else None
 
     @property
     def read_size(self) -> tuple[int, ...]:
@@ -106,9 +155,18 @@ class Patches:
         sizes = [total if n == -1 else n for n, total in zip(self.read_size, shape, strict=True)]
         return [(min(n, total), max(1, total - n + 1)) for n, total in zip(sizes, shape, strict=True)]
 
-    def draw(self, shape: Sequence[int], rng: np.random.Generator) -> Region:
-        """A region at a uniformly drawn position."""
-        return tuple(slice(start := int(rng.integers(count)), start + n) for n, count in self.room(shape))
+    def draw(self, shape: Sequence[int], rng: np.random.Generator, occupied: NDArray[np.bool_] | None = None) -> Region:
+        """A region at a uniformly drawn position; empty slices come at their rate."""
+        region = [slice(start := int(rng.integers(count)), start + n) for n, count in self.room(shape)]
+        if occupied is not None and self.slice_axis is not None:
+            start = int(rng.choice(len(occupied), p=self.slice_rates(occupied)))
+            region[self.slice_axis] = slice(start, start + 1)
+        return tuple(region)
+
+    def slice_rates(self, occupied: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """How often each slice is drawn; they add up to 1."""
+        rates = np.where(occupied, 1.0, self.empty_rate)
+        return rates / rates.sum() if rates.any() else np.full(len(rates), 1 / len(rates))
 
     def draw_around(self, center: Sequence[Any], shape: Sequence[int], rng: np.random.Generator) -> Region:
         """A region that has ``center`` somewhere in its patch, as far inside the volume as it goes."""
@@ -119,10 +177,11 @@ class Patches:
             region.append(slice(start, start + n))
         return tuple(region)
 
-    def coverage(self, shape: Sequence[int]) -> list[NDArray[np.float64]]:
-        """Per axis how often a uniform draw covers each voxel; sums to 1. The product over the axes is the voxel's.
+    def coverage(self, shape: Sequence[int], occupied: NDArray[np.bool_] | None = None) -> list[NDArray[np.float64]]:
+        """Per axis how often a draw covers each voxel; sums to 1. The product over the axes is the voxel's.
 
-        A voxel at the rim of the volume is covered by fewer positions than one in the middle.
+        A voxel at the rim of the volume is covered by fewer positions than one in the middle. ``occupied`` tells which
+        slices show an organ, where empty ones come less often.
         """
         weights = []
         for (n, count), margin, total in zip(self.room(shape), self.margin, shape, strict=True):
@@ -130,7 +189,29 @@ class Patches:
             for start in range(count):
                 weight[start + margin : start + n - margin] += 1
             weights.append(weight / weight.sum())
+        if occupied is not None and self.slice_axis is not None:
+            weights[self.slice_axis] = self.slice_rates(occupied)
         return weights
+
+    def laid_out(self, volume: torch.Tensor) -> torch.Tensor:
+        """The same 1×volume, whose slices lie in one piece of memory each: one is read without touching others."""
+        if self.slice_axis is None:
+            return volume
+        axis = 1 + self.slice_axis
+        return volume.movedim(axis, 0).contiguous().movedim(0, axis)
+
+    def cut(self, volume: torch.Tensor, region: Region, context: int = 0) -> torch.Tensor:
+        """A region of 1×volume without its axes of size 1; slices beside it as further channels, in order.
+
+        Beyond the ends of the volume the last slice is repeated.
+        """
+        axis = self.slice_axis
+        if axis is None or not context:
+            return self.squeeze(volume[(slice(None), *region)].clone())
+        middle, last = region[axis].start, volume.shape[1 + axis] - 1
+        places = [min(max(middle + step, 0), last) for step in range(-context, context + 1)]
+        rows = [volume[(slice(None), *region[:axis], slice(k, k + 1), *region[axis + 1 :])] for k in places]
+        return torch.cat([self.squeeze(row) for row in rows])
 
     def trim(self, patch: torch.Tensor) -> torch.Tensor:
         """Cut the margins off a channel-first patch."""
@@ -151,7 +232,7 @@ class PatchDataset(PersistentDataset):
     from there. Where a partially labelled case has a completed label map in ``completed``, the patch comes from it,
     read anew each time: a refresh of the pseudo-labels shows at once.
 
-    Items have `image` (1×patch), `label` (1×patch) and `partial` (bool).
+    Items have `image` (1×patch, or a channel for each slice), `label` (1×patch) and `partial` (bool).
 
     Args:
         data: cases.
@@ -160,6 +241,8 @@ class PatchDataset(PersistentDataset):
         cache_dir: folder of the preprocessed cases.
         organs: names of the vocabulary.
         completed: store of completed label maps.
+        limit: GB that the folder may hold; the files that were used longest ago give way, and are made again when they
+            are needed.
     """
 
     def __init__(
@@ -170,11 +253,15 @@ class PatchDataset(PersistentDataset):
         cache_dir: str,
         organs: Sequence[str] | None = None,
         completed: LabelStore | None = None,
+        limit: float | None = None,
     ) -> None:
         super().__init__(data, transform, cache_dir)
-        self.patches, self.organs, self.completed = patches, organs, completed
-        self.fingerprint = json.dumps([describe(step) for step in self.deterministic_transforms()])
+        self.patches, self.organs, self.completed, self.limit = patches, organs, completed, limit
+        steps = [describe(step) for step in self.deterministic_transforms()]
+        self.fingerprint = json.dumps([*steps, patches.slice_axis])
         self.open_volumes: dict[int, dict[str, Any]] = {}
+        self.occupied_slices: dict[int, NDArray[np.bool_]] = {}
+        self.evicted = False
         # Random transforms draw from a state set per sample; without this they would share one per dataset.
         self.transform.set_random_state(0)
 
@@ -196,14 +283,17 @@ class PatchDataset(PersistentDataset):
         if not path.is_file():
             made = self._pre_transform(dict(item_transformed))
             tensors = {
-                key: [plain(part) for part in value] if isinstance(value, list) else plain(value)
+                key: [plain(part) for part in value] if isinstance(value, list) else self.patches.laid_out(plain(value))
                 for key, value in made.items()
                 if key in ("image", "label", "label_cls_indices")
             }
             # Written beside its place and moved: several processes may make it, none may see half of it.
             partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
             torch.save(tensors, partial)
+            self.make_room(partial.stat().st_size)
             os.replace(partial, path)
+        elif self.limit is not None:
+            os.utime(path)  # used now
         loaded: dict[str, Any] = torch.load(path, weights_only=True, mmap=True)
         return loaded
 
@@ -215,6 +305,39 @@ class PatchDataset(PersistentDataset):
             self.open_volumes[index] = self._cachecheck(self.data[index])
         return self.open_volumes[index]
 
+    def make_room(self, size: int) -> None:
+        """Delete the files that were used longest ago until ``size`` more bytes keep within the limit.
+
+        What is mapped stays readable until it is let go of.
+        """
+        if self.limit is None or self.cache_dir is None:
+            return
+        facts = [(path.stat().st_mtime, path.stat().st_size, path) for path in Path(self.cache_dir).glob("*.pt")]
+        held = sum(fact[1] for fact in facts)
+        for _, taken, path in sorted(facts):
+            if held + size <= self.limit * 1e9:
+                return
+            path.unlink(missing_ok=True)
+            held -= taken
+            if not self.evicted:
+                self.evicted = True
+                logger.warning(
+                    "cache_limit: %g GB do not hold all preprocessed cases; some will be made again and again, which "
+                    "takes time",
+                    self.limit,
+                )
+
+    def occupied(self, index: int, partial: bool) -> NDArray[np.bool_] | None:
+        """Which slices of a case show an organ; None where it does not matter."""
+        axis = self.patches.slice_axis
+        if self.patches.empty_rate == 1 or axis is None:
+            return None
+        if partial and self.completed is not None:
+            return self.completed.occupied(self.data[index])
+        if index not in self.occupied_slices:
+            self.occupied_slices[index] = occupied_slices(self.volume(index)["label"][0].numpy(), axis)
+        return self.occupied_slices[index]
+
     def prepare(self) -> None:
         """Preprocess all cases now, with a progress bar, rather than inside the first iterations."""
         missing = [case for case in self.data if not self.cache_file(case).is_file()]
@@ -222,33 +345,39 @@ class PatchDataset(PersistentDataset):
             self._cachecheck(case)
 
     def __getitem__(self, draw: Any) -> dict[str, torch.Tensor]:
-        index, seed = draw if isinstance(draw, Draw) else (int(draw), (0, int(draw)))
+        index, seed, scale = draw if isinstance(draw, Draw) else Draw(int(draw), (0, int(draw)))
         case, volume = self.data[index], self.volume(index)
         rng = np.random.default_rng(seed)
         partial = not is_full(case, self.organs)
-        region = self.choose_region(volume, partial, rng)
-        sample = {key: self.patches.squeeze(volume[key][(slice(None), *region)].clone()) for key in ("image", "label")}
+        region = self.choose_region(index, partial, rng)
+        sample = {
+            "image": self.patches.cut(volume["image"], region, self.patches.context),
+            "label": self.patches.cut(volume["label"], region),
+        }
         completed = self.completed.read(case, region) if partial and self.completed is not None else None
         if completed is not None:
             sample["label"] = self.patches.squeeze(torch.from_numpy(completed)[None])
         self.transform.set_random_state(seed=int(rng.integers(2**31)))
         with no_metadata():
             sample = self._post_transform(sample)
+        image = self.patches.trim(plain(sample["image"]).float())
+        label = self.patches.trim(plain(sample["label"]).round().to(torch.uint8))
         return {
-            "image": self.patches.trim(plain(sample["image"]).float()),
-            "label": self.patches.trim(plain(sample["label"]).round().to(torch.uint8)),
+            "image": resize(image[None], scale)[0],
+            "label": resize(label[None], scale, labels=True)[0],
             "partial": torch.tensor(partial),
         }
 
-    def choose_region(self, volume: dict[str, Any], partial: bool, rng: np.random.Generator) -> Region:
+    def choose_region(self, index: int, partial: bool, rng: np.random.Generator) -> Region:
+        volume, occupied = self.volume(index), self.occupied(index, partial)
         shape = volume["image"].shape[1:]
         # Always drawn, so that the rate changes which patches are centred and nothing else.
         centred = rng.random() < self.patches.organ_rate
         if partial or not centred:
-            return self.patches.draw(shape, rng)
+            return self.patches.draw(shape, rng, occupied)
         present = [voxels for voxels in volume["label_cls_indices"][1:] if len(voxels)]
         if not present:
-            return self.patches.draw(shape, rng)
+            return self.patches.draw(shape, rng, occupied)
         voxels = present[rng.integers(len(present))]
         center = np.unravel_index(int(voxels[rng.integers(len(voxels))]), shape)
         return self.patches.draw_around(center, shape, rng)
@@ -291,15 +420,26 @@ class MixedBatches(Sampler[list[Draw]]):
         seed: seed of the run.
         stage: keeps the draws of the stages apart.
         start: number of the first batch.
+        scales: factors by which the samples of a batch are resized; each batch draws one.
     """
 
     def __init__(
-        self, dataset: PatchDataset, full: int, partial: int = 0, seed: int = 0, stage: int = 0, start: int = 0
+        self,
+        dataset: PatchDataset,
+        full: int,
+        partial: int = 0,
+        seed: int = 0,
+        stage: int = 0,
+        start: int = 0,
+        scales: Sequence[float] = (1.0,),
     ) -> None:
         self.full_cases, self.cohorts = full_indices(dataset), list(partial_indices(dataset).values())
         self.partial = partial if self.cohorts else 0
         self.full = full + partial - self.partial
         self.seed, self.stage, self.start = int(seed), int(stage), int(start)
+        if not scales or not all(isinstance(scale, int | float) and scale > 0 for scale in scales):
+            raise InputError(f"train_scales: expected numbers above 0, found {scales}")
+        self.scales = tuple(float(scale) for scale in scales)
 
     def batch(self, iteration: int) -> list[Draw]:
         indices = [
@@ -311,7 +451,8 @@ class MixedBatches(Sampler[list[Draw]]):
             cohort = endless(range(len(self.cohorts)), position, (self.seed, self.stage, 1))
             turn = position // len(self.cohorts)
             indices.append(endless(self.cohorts[cohort], turn, (self.seed, self.stage, 2, cohort)))
-        return [Draw(index, (self.seed, self.stage, iteration, slot)) for slot, index in enumerate(indices)]
+        scale = self.scales[np.random.default_rng((self.seed, self.stage, iteration)).integers(len(self.scales))]
+        return [Draw(index, (self.seed, self.stage, iteration, slot), scale) for slot, index in enumerate(indices)]
 
     def __iter__(self) -> Iterator[list[Draw]]:
         return (self.batch(iteration) for iteration in itertools.count(self.start))

@@ -212,7 +212,7 @@ def evaluate(
     """What ``predict`` says in each window, C×window, in order, a batch at a time."""
     for start in range(0, len(indices), batch):
         group = indices[start : start + batch]
-        logits = predict(torch.stack([image[windows.region(index)][None] for index in group]))
+        logits = predict(torch.stack([image[(slice(None), *windows.region(index))] for index in group]))
         yield from zip(group, logits, strict=True)
 
 
@@ -224,10 +224,10 @@ def probability_slabs(
     batch: int = 1,
     progress: str = "",
 ) -> Slabs:
-    """Probabilities of a volume, X×Y×Z, in slabs across the windows' axis.
+    """Probabilities of a volume in slabs across the windows' axis.
 
     Args:
-        image: the volume.
+        image: the volume, C×X×Y×Z.
         predict: the network.
         windows: where to evaluate it.
         wanted: which windows to evaluate; None evaluates all.

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bundle.errors import InputError
-from bundle.predictors import Predictor, choose_backend, resized
+from bundle.predictors import Predictor, choose_backend
+from bundle.scaling import resized
 
 
 def unet(seed: int = 0, spatial_dims: int = 3) -> nn.Module:

@@ -25,7 +25,7 @@ def image(shape: tuple[int, ...] = SHAPE) -> Tensor:
 def whole(windows: Windows, net: torch.nn.Module, batch: int = 1) -> Tensor:
     """Probabilities of the volume, C×X×Y×Z, put together from slabs that follow each other without a gap."""
     parts, expected = [], 0
-    for start, planes in probability_slabs(image(windows.shape), Predictor([net]), windows, batch=batch):
+    for start, planes in probability_slabs(image(windows.shape)[None], Predictor([net]), windows, batch=batch):
         assert start == expected
         expected += len(planes)
         parts.append(planes)
@@ -113,7 +113,9 @@ def test_what_is_held_does_not_grow_with_the_length() -> None:
 
 def test_unwanted_windows_leave_background() -> None:
     windows = Windows((16, 16, 48), (16, 16, 16), 0.0, "constant")
-    slabs = probability_slabs(image((16, 16, 48)), Predictor([network()]), windows, wanted=lambda index: index[2] == 1)
+    slabs = probability_slabs(
+        image((16, 16, 48))[None], Predictor([network()]), windows, wanted=lambda index: index[2] == 1
+    )
     with torch.inference_mode():
         planes = torch.cat([planes for _, planes in slabs])
     assert planes[:16].argmax(1).max() == 0
