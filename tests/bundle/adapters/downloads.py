@@ -45,12 +45,15 @@ def voxel_of(point: tuple[float, ...], affine: NDArray) -> tuple[int, ...]:
     return tuple(np.round(np.linalg.solve(affine, [*point, 1.0])[:3]).astype(int))
 
 
-def paint(values: Mapping[str, int], affine: NDArray, shape: tuple[int, ...] = SHAPE) -> NDArray:
-    """A label map with a 2×2×2 box from the voxel at each named structure's point on; names as in `POINTS`."""
+def paint(values: Mapping[str, int], affine: NDArray, shape: tuple[int, ...] = SHAPE, reach: int = 0) -> NDArray:
+    """A label map with a 2×2×2 box from the voxel at each named structure's point on; names as in `POINTS`.
+
+    ``reach`` makes the boxes so many voxels larger on every side.
+    """
     label = np.zeros(shape, np.uint8)
     for name, value in values.items():
-        i, j, k = voxel_of(POINTS[name], affine)
-        label[i : i + 2, j : j + 2, k : k + 2] = value
+        box = tuple(slice(start - reach, start + reach + 2) for start in voxel_of(POINTS[name], affine))
+        label[box] = value
     return label
 
 

@@ -36,10 +36,14 @@ def save_case(root: Path, number: str, label: NDArray[np.uint8], order: list[int
     save(root / "TCIA_pancreas_labels-02-05-2017" / f"label{number}.nii.gz", label, header)
 
 
+def download(root: Path, order: list[int] = HEAD_FIRST) -> None:
+    save_case(root, "0001", PANCREAS, order)
+    save(root / "TCIA_pancreas_labels-02-05-2017" / "label0025.nii.gz", PANCREAS, AFFINE)  # its scan is withdrawn
+
+
 @pytest.mark.parametrize("order", [FEET_FIRST, HEAD_FIRST, [7, *range(7), *range(8, 20)]])
 def test_documented_orientation_wherever_the_file_names_begin(order: list[int], tmp_path: Path) -> None:
-    save_case(tmp_path, "0001", PANCREAS, order)
-    save(tmp_path / "TCIA_pancreas_labels-02-05-2017" / "label0025.nii.gz", PANCREAS, AFFINE)  # its scan is withdrawn
+    download(tmp_path, order)
     prepared = prepare("nih_pancreas", tmp_path, tmp_path / "out")
     assert not prepared.failures
     assert not prepared.notes
