@@ -7,7 +7,16 @@ import pytest
 from numpy.typing import NDArray
 
 from bundle.errors import InputError
-from tests.bundle.adapters.downloads import POINTS, affine_for, organs_at_points, prepare, save, save_dicom, voxel_of
+from tests.bundle.adapters.downloads import (
+    POINTS,
+    add_spot,
+    affine_for,
+    organs_at_points,
+    prepare,
+    save,
+    save_dicom,
+    voxel_of,
+)
 
 SHAPE = (36, 36, 20)
 AFFINE = affine_for("LPS", SHAPE)
@@ -27,9 +36,9 @@ PANCREAS = box(POINTS["pancreas"])
 
 
 def save_case(root: Path, number: str, label: NDArray[np.uint8], order: list[int] = HEAD_FIRST) -> None:
-    """A pancreas of 100 HU in nothing but fat; the label map's header is the one of another grid."""
+    """A pancreas of 100 HU in nothing but fat and the bright spot; the label map's header is the one of another grid."""
     noise = np.random.default_rng(0).normal(0, 10, SHAPE)
-    ct = np.where(PANCREAS, 100, -100) + noise.astype(np.int16)
+    ct = add_spot(np.where(PANCREAS, 100, -100), AFFINE) + noise.astype(np.int16)
     series = root / "Pancreas-CT" / f"PANCREAS_{number}" / "11-24-2015-Pancreas-18957" / "Pancreas-99667"
     save_dicom(series, ct, AFFINE, "1-{:03}.dcm", order)
     header = np.diag([0.86, 0.86, 1.0, 1.0])

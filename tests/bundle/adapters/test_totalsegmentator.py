@@ -106,13 +106,15 @@ def test_a_subject_without_ct_is_left_out(tmp_path: Path) -> None:
     assert not prepared.failures
 
 
-def test_a_subject_without_any_of_the_organs_is_noted(tmp_path: Path) -> None:
+def test_a_subject_without_any_of_the_organs_is_left_out(tmp_path: Path) -> None:
+    save_subject(tmp_path, "s0001")
     folder = save_subject(tmp_path, "s0000")
     for file in FILES.values():
         save(folder / "segmentations" / f"{file}.nii.gz", np.zeros(SHAPE, np.uint8), AFFINE)
     prepared = prepare("totalsegmentator", tmp_path, tmp_path / "out")
-    assert prepared.notes == ["s0000: has none of the 13 organs in its field of view"]
-    assert set(organs_at_points(prepared, "s0000").values()) == {"background"}
+    assert prepared.notes == ["s0000: none of the 13 organs is in its field of view, left out"]
+    assert not prepared.failures
+    assert [entry["case"] for entry in prepared.entries["training"]] == ["s0001"]
 
 
 @pytest.mark.skipif(
