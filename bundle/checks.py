@@ -8,13 +8,15 @@ odd is in `findings`.
 
 from __future__ import annotations
 
+import copy
+import glob
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +39,7 @@ from bundle.organs import IGNORED, UNKNOWN, Vocabulary
 from bundle.parallel import run_all
 from bundle.scans import Scan, grid_difference, read_label_map, read_scan, same_grid
 
-__all__ = ["CaseCheck", "check_cases", "examine_cases", "find_copies"]
+__all__ = ["CaseCheck", "check_cases", "examine_cases", "find_copies", "undeclared"]
 
 VERSION = 1  # of the checks: remembered results of another version are not used
 SLABS = 64  # parts a label map is counted in: numpy widens each to 8 bytes a voxel
@@ -143,9 +145,14 @@ def examine_cases(
     keys = [case_key(case, organs) for case in cases]
     todo = [case for case, key in zip(cases, keys, strict=True) if key not in memory]
     examine = partial(examine_case, organs=organs, picture=picture)
-    news = run_all(examine, todo, "checking cases", workers, progress)
-    checks = [memory[key] if key in memory else next(news) for key in keys]
-    write_memory(remembered, {**memory, **dict(zip(keys, checks, strict=True))})
+    fresh: list[CaseCheck] = []
+    try:
+        fresh.extend(run_all(examine, todo, "checking cases", workers, progress))
+    finally:  # what is known when it is interrupted need not be looked at again
+        known = [key for key in keys if key not in memory]
+        memory |= dict(zip(known, fresh, strict=False))
+        write_memory(remembered, memory)
+    checks = [copy.deepcopy(memory[key]) for key in keys]
     for check, finding in find_copies(cases, checks, organs):
         check.findings.append(finding)
     for case, check in zip(cases, checks, strict=True):
@@ -157,7 +164,8 @@ def case_key(case: Case, organs: Sequence[str] | None) -> str:
     """Changes when the case's files, its label set or the checks do."""
     facts: list[Any] = [VERSION, organs, {key: str(value) for key, value in sorted(case.items()) if key != "fold"}]
     for path in (Path(case[key]) for key in ("image", "label") if key in case):
-        files = sorted(path.rglob("*")) if path.is_dir() else [path]
+        # a header may have its voxels in a file beside it
+        files = sorted(path.rglob("*") if path.is_dir() else path.parent.glob(f"{glob.escape(path.stem)}.*"))
         facts += [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
@@ -171,7 +179,7 @@ def read_memory(path: str | Path | None) -> dict[str, CaseCheck]:
             key: CaseCheck(**{**entry, "findings": [Finding(**one) for one in entry["findings"]]})
             for key, entry in stored.items()
         }
-    except (json.JSONDecodeError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return {}  # of another version, or damaged: look again
 
 
@@ -198,27 +206,32 @@ def find_copies(
             first[check.content] = (case, check)
             continue
         other, before = first[check.content]
-        leak = place_of(case, organs) != place_of(other, organs)
+        leak = use_of(case, organs) != use_of(other, organs)
         harm = "training would see what it is tested on" if leak else "it would count twice"
         yield check, Finding("copy", leak, f"{check.image}: is the same scan as {before.image}; {harm}: remove one")
-    yield from patients_in_two_places(cases, checks)
+    yield from patients_in_two_places(cases, checks, organs)
 
 
-def place_of(case: Case, organs: Sequence[str] | None) -> tuple[str, Any]:
+ALWAYS_TRAINS = "always trains"
+
+
+def use_of(case: Case, organs: Sequence[str] | None) -> tuple[str, Any]:
     """Where a case is used: its section, and for cases that may be held out (the full ones) the fold."""
-    full = case["section"] == "training" and set(case["labelled"]) == set(Vocabulary(organs).names)
-    # a full case whose fold is not written down is dealt to one by itself, so two of them may part
-    fold = case["fold"] if case["fold"] is not None else case["case"]
-    return case["section"], fold if full else "always trains"
+    if case["section"] != "training" or set(case["labelled"]) != set(Vocabulary(organs).names):
+        return case["section"], ALWAYS_TRAINS
+    # folds that are not written down are dealt out by patient, so that two patients may part
+    return "training", (case["cohort"], case["patient"]) if case["fold"] is None else case["fold"]
 
 
-def patients_in_two_places(cases: Sequence[Case], checks: Sequence[CaseCheck]) -> Iterator[tuple[CaseCheck, Finding]]:
+def patients_in_two_places(
+    cases: Sequence[Case], checks: Sequence[CaseCheck], organs: Sequence[str] | None
+) -> Iterator[tuple[CaseCheck, Finding]]:
     first: dict[tuple[str, str], tuple[Case, CaseCheck]] = {}
     for case, check in zip(cases, checks, strict=True):
-        if case["patient"] == case["case"]:
-            continue  # nobody said whom it is of
+        if use_of(case, organs) == ("training", ALWAYS_TRAINS):
+            continue  # it is left out of training where a fold holds the patient out
         other, before = first.setdefault((case["cohort"], case["patient"]), (case, check))
-        if (case["section"], case["fold"]) != (other["section"], other["fold"]):
+        if use_of(case, organs) != use_of(other, organs):
             message = (
                 f"{check.image}: is of patient {case['patient']}, as {before.image} is, but in another section or "
                 "fold; put both in one"
@@ -322,24 +335,29 @@ def channels_of(label: Array, case: Case) -> NDArray[np.uint8]:
     """The values of a label file as channels; raises an InputError for a value that nobody declared."""
     values: dict[int, int] = case["values"]
     most = int(label.max())
-    table = np.zeros(max(most, *values) + 1, np.uint8)
-    declared = np.zeros(len(table), bool)
+    if most > max(values):  # before tables of that size are made
+        undeclared(case, [most])
+    table = np.zeros(max(values) + 1, np.uint8)
     for value, channel in values.items():
         table[value] = 0 if channel in (UNKNOWN, IGNORED) else channel
-        declared[value] = True
     flat = label.ravel(order="F" if label.flags.f_contiguous else "C")  # no copy
     found = np.flatnonzero(sum(np.bincount(part, minlength=len(table)) for part in np.array_split(flat, SLABS)))
-    extra = [str(value) for value in found if not declared[value]]
+    extra = [int(value) for value in found if value not in values]
     if extra:
-        raise InputError(
-            f'{case["label"]}: holds the value {", ".join(extra[:5])}, which "labels" in the dataset.json of cohort '
-            f'{case["cohort"]} does not declare; add it there with the name of what it marks ("ignore" if nobody knows)'
-        )
+        undeclared(case, extra)
     if label.dtype == np.uint8 and all(table[value] == value for value in found):
         return label
     # flat, in the order of memory: several times faster
     channels = table[flat]
     return channels.reshape(label.shape, order="F" if label.flags.f_contiguous else "C")
+
+
+def undeclared(case: Case, values: Sequence[int]) -> NoReturn:
+    found = ", ".join(map(str, values[:5]))
+    raise InputError(
+        f'{case["label"]}: holds the value {found}, which "labels" in the dataset.json of cohort {case["cohort"]} does '
+        'not declare; add it there with the name of what it marks ("ignore" if nobody knows)'
+    )
 
 
 def check_grid(image: Scan, label: Scan) -> None:

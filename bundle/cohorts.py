@@ -25,6 +25,7 @@ from typing import Any
 
 from bundle.checks import check_cases
 from bundle.errors import InputError
+from bundle.findings import KINDS
 from bundle.organs import AMBIGUOUS, BACKGROUND, IGNORED, ORGANS, UNKNOWN, Vocabulary, find_organ, normalize
 
 __all__ = [
@@ -190,8 +191,9 @@ def listed_cases(datalist: Mapping[str, Any], section: str, path: Path) -> list[
             f'{path}: expected a list of cases under "training" or "test", found only {", ".join(datalist)}'
         )
     entries = datalist.get(section)
-    if entries is None and "file_ending" in datalist:
-        part, ending = "Ts" if section == "test" else "Tr", str(datalist["file_ending"])
+    part = {"training": "Tr", "test": "Ts"}.get(section)
+    if entries is None and "file_ending" in datalist and part:
+        ending = str(datalist["file_ending"])
         images = sorted((path.parent / f"images{part}").glob(f"*_0000{ending}"))
         entries = []
         for image in images:
@@ -230,6 +232,25 @@ def case_label_set(entry: Case, declared: list[str], path: Path) -> list[str]:
     return chosen
 
 
+def case_fold(entry: Case, path: Path) -> int | None:
+    fold = entry.get("fold")
+    if fold is None or (isinstance(fold, int) and fold >= 0):
+        return fold
+    if isinstance(fold, str) and fold.isdigit():
+        return int(fold)
+    raise InputError(f'{path}: "fold" of {entry["image"]}: expected a number such as 0, found {fold}')
+
+
+def accepted_kinds(entry: Case, path: Path) -> list[str]:
+    said = entry.get("accept", [])
+    if not isinstance(said, list) or not set(said) <= KINDS:
+        raise InputError(
+            f'{path}: "accept" of {entry["image"]}: expected a list of findings such as ["mirrored"], found {said}; '
+            f"known are {', '.join(sorted(KINDS))}"
+        )
+    return said
+
+
 def case_name(image: str) -> str:
     name = Path(image).name
     for ending in (".nii.gz", ".nii", ".mha", ".mhd", ".nrrd"):
@@ -262,9 +283,9 @@ def read_cohort(path: str | Path, vocabulary: Vocabulary | None = None, section:
             "cohort": path.parent.name,
             "labelled": labelled,
             "values": map_values(names, labelled, vocabulary, path),
-            "fold": entry.get("fold"),
+            "fold": case_fold(entry, path),
             "section": section,
-            "accept": [str(kind) for kind in entry.get("accept", [])],
+            "accept": accepted_kinds(entry, path),
             "patient": str(entry.get("patient") or entry.get("case") or case_name(entry["image"])),
         }
         if entry.get("label"):
@@ -375,13 +396,18 @@ def deal_folds(patients: Sequence[str], folds: int = 5, seed: int = 0) -> list[i
     return [fold_of[patient] for patient in patients]
 
 
+def person(case: Case) -> str:
+    """Whom a case is of, among all cohorts."""
+    return f"{case['cohort']}/{case['patient']}"
+
+
 def held_out(cases: Sequence[Case], fold: int | None, folds: int = 5) -> list[bool]:
     """For each fully labelled case whether it belongs to ``fold``. Cases without a fold are dealt out, seeded."""
-    patients = [f"{case['cohort']}/{case['patient']}" for case in cases]
+    patients = [person(case) for case in cases]
     if fold is None or len(set(patients)) < 2:
         return [False] * len(cases)
     dealt = deal_folds(patients, min(folds, len(set(patients))))
-    numbers = [other if case["fold"] is None else int(case["fold"]) for case, other in zip(cases, dealt, strict=True)]
+    numbers = [other if case["fold"] is None else case["fold"] for case, other in zip(cases, dealt, strict=True)]
     if fold not in numbers:
         known = ", ".join(str(number) for number in sorted(set(numbers)))
         raise InputError(f"fold: expected one of {known}, or null to hold nothing out, found {fold}")
@@ -413,9 +439,6 @@ def training_cases(
     if supervision not in SUPERVISIONS:
         raise InputError(f'supervision: expected one of {", ".join(SUPERVISIONS)}, found "{supervision}"')
     cases = load_cases(dataset_dir, cohorts, organs)
-    if check:
-        held_back = [case for section in SECTIONS[1:] for case in load_cases(dataset_dir, cohorts, organs, section)]
-        check_cases([*cases, *held_back], organs, remembered)
     full, partial = full_cases(cases, organs), partial_cases(cases, organs)
     if not full:
         sets = sorted({f"{case['cohort']}: {', '.join(case['labelled']) or 'nothing'}" for case in cases})
@@ -425,9 +448,15 @@ def training_cases(
             f"{dataset_dir}: no case has all organs of the vocabulary annotated, and stage 1 needs at least one "
             f"(annotated are {'; '.join(sets)}); add a fully labelled cohort{shorter}"
         )
-    kept = [case for case, out in zip(full, held_out(full, fold), strict=True) if not out]
+    out = held_out(full, fold)
+    kept = [case for case, held in zip(full, out, strict=True) if not held]
     if not kept:
         raise InputError(f"{dataset_dir}: fold {fold} holds out every fully labelled case; choose another fold")
+    if check:
+        held_back = [case for section in SECTIONS[1:] for case in load_cases(dataset_dir, cohorts, organs, section)]
+        check_cases([*cases, *held_back], organs, remembered)
+    tested = {person(case) for case, held in zip(full, out, strict=True) if held}
+    partial = [case for case in partial if person(case) not in tested]  # other scans of those patients, less annotated
     log_label_sets(cases)
     if supervision == "full":
         return kept

@@ -22,6 +22,7 @@ from bundle.sides import body_middle
 
 __all__ = [
     "HISTOGRAM",
+    "KINDS",
     "NO_HU",
     "Counts",
     "Finding",
@@ -40,12 +41,19 @@ SOFT_SHARE = 0.02  # of the voxels at least are soft tissue
 DENSE_SHARE = 0.15  # of the voxels at most are bone
 OFFSET = 1024  # of CT values stored without their sign
 AIR_HU = -500  # a whole CT has some below it: air around the body, lungs or gas
+TELLING_ORGANS = 3  # solid ones, of which not all fit better elsewhere by chance
 MISPLACED = 0.5  # fit below which a label map hardly lies on organs
 SIDE_MM = 20.0  # an organ on the wrong side of the body by more than this
 FEW = 20  # voxels: a speck has no side
+ALWAYS_THERE = {"liver", "spleen", "right kidney", "left kidney", "aorta"}  # in all but few people
+MOST = 0.75  # share of the annotated organs
 HOLLOW = {"stomach", "esophagus", "gallbladder"}  # filled with anything
 SIDES = {  # organs that lie on one side of the body: 1 right, -1 left
     "liver": 1, "spleen": -1, "right kidney": 1, "left kidney": -1, "right adrenal gland": 1, "left adrenal gland": -1,
+}  # fmt: skip
+KINDS = {
+    "unreadable", "orientation", "spacing", "field", "rescaled", "offset", "values", "windowed", "empty", "missing",
+    "volume", "mirrored", "swapped", "flipped", "misplaced", "copy", "patient",
 }  # fmt: skip
 NO_HU = {"rescaled", "offset", "values"}  # kinds that say that an image is not in Hounsfield units
 ACCEPT_MIRRORED = 'correct its affine, or give the case "accept": ["mirrored"] if the patient has situs inversus'
@@ -151,6 +159,14 @@ def odd_volumes(case: Case, volumes: Volumes) -> Iterator[Finding]:
             'the case "labelled": [] if nobody has marked them, "accept": ["empty"] if they are not in the scan'
         )
         yield Finding("empty", True, message)
+    present = [name for name in case["labelled"] if volumes.organs[name].voxels]
+    missing = [name for name in case["labelled"] if name in ALWAYS_THERE and name not in present]
+    if missing and len(present) >= MOST * len(case["labelled"]):
+        message = (
+            f"{case['label']}: does not mark the {' and the '.join(missing)}, though most other organs are there; look "
+            f'whether nobody marked it: the case then needs "labelled" with the organs that were'
+        )
+        yield Finding("missing", False, message)
     for organ in ORGANS:
         found = volumes.organs.get(organ.name)
         if found is None or not found.voxels:
@@ -213,7 +229,8 @@ def side_of_liver_and_spleen(places: Mapping[str, float], image: Scan) -> str:
 def off_the_organs(image: Scan, labels: NDArray[np.uint8], case: Case, vocabulary: Vocabulary) -> Iterator[Finding]:
     """Label maps that do not lie on the organs of their image, told by the image's values.
 
-    A spleen's label on a mirrored image lies on the liver: that alone cannot be told.
+    A spleen's label on a mirrored image lies on the liver: that alone cannot be told. A single organ that is patchy by
+    nature (a kidney in an early phase) may fit better elsewhere: that is a warning only.
     """
     hollow = [channel for channel, name in enumerate(vocabulary.names, start=1) if name in HOLLOW]
     keep = np.arange(256, dtype=np.uint8)
@@ -228,7 +245,8 @@ def off_the_organs(image: Scan, labels: NDArray[np.uint8], case: Case, vocabular
             f"({' and '.join(along[axis] for axis in axes)}): one of the two is mirrored; convert both again from "
             "their source"
         )
-        yield Finding("mirrored", True, message)
+        organs = {vocabulary.names[value - 1] for value in np.unique(labels) if value}
+        yield Finding("flipped", "liver" in organs or len(organs) >= TELLING_ORGANS, message)
     elif (share := fit(voxels, labels)) < MISPLACED:
         message = (
             f"{path}: only {share:.0%} of what it marks has the values of one organ in {image.path}; look whether it "

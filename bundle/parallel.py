@@ -6,9 +6,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
 from tqdm import tqdm
+
+from bundle.errors import InputError
 
 __all__ = ["run_all"]
 
@@ -32,6 +35,8 @@ def run_all(
         workers: processes; all cores if None. One works in this process.
         progress: show a bar.
     """
+    if workers is not None and (not isinstance(workers, int) or workers < 1):
+        raise InputError(f"workers: expected a number of processes from 1 on, found {workers}")
     count = min(workers or os.cpu_count() or 1, len(items))
     bar = tqdm(total=len(items), desc=description, unit="case", disable=not progress or not items)
     with bar:
@@ -45,6 +50,10 @@ def run_all(
                 for result in pool.map(function, items):
                     yield result
                     bar.update()
+            except BrokenProcessPool:
+                raise InputError(
+                    f"{description}: a process was ended from outside, probably for lack of memory; try --workers 1"
+                ) from None
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)  # what is wrong is told at once, not after all others
                 raise

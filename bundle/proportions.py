@@ -20,6 +20,7 @@ import torch
 from monai.networks.layers import AffineTransform
 from numpy.typing import NDArray
 
+from bundle.checks import undeclared
 from bundle.cohorts import Case, full_cases, is_full, largest_vocabulary
 from bundle.errors import InputError
 from bundle.grids import ScanGrid
@@ -28,7 +29,7 @@ from bundle.organs import BACKGROUND, Vocabulary
 from bundle.parallel import run_all
 from bundle.priors import Prior, Weights, label_proportions, prior_of_cases
 from bundle.sampling import Patches
-from bundle.scans import read_label_map, read_scan
+from bundle.scans import check_header, read_label_map, read_scan
 
 __all__ = ["Cohort", "Footing", "Given", "MeasuredCase", "Survey", "measure_case", "native_weights", "survey_cohorts"]
 
@@ -157,24 +158,17 @@ def count_channels(voxels: NDArray[Any], case: Case, grid: ScanGrid, patches: Pa
     declared = case["values"]
     highest = int(voxels.max())
     if highest > max(declared):
-        raise undeclared(case, highest)
+        undeclared(case, [highest])
     tilt = np.abs(grid.between[:3, :3] - np.diag(grid.scale)).max()
     counts = (tilted_counts if tilt > TILT else straight_counts)(voxels, grid, patches, max(declared) + 1)
     extra = [value for value in np.flatnonzero(counts).tolist() if value not in declared]
     if extra:
-        raise undeclared(case, extra[0])
+        undeclared(case, extra)
     mapped = np.zeros(256)
     for value, meaning in declared.items():
         mapped[meaning] += counts[value]
     mapped[BACKGROUND] += max(0.0, 1 - counts.sum())  # the padding
     return mapped
-
-
-def undeclared(case: Case, value: int) -> InputError:
-    return InputError(
-        f'{case["label"]}: holds the value {value}, which "labels" in the dataset.json of cohort {case["cohort"]} does '
-        'not declare; add it there with the name of what it marks ("ignore" if nobody knows)'
-    )
 
 
 def border_values(voxels: NDArray[Any]) -> set[int]:
@@ -190,9 +184,11 @@ def image_grid(path: str) -> tuple[tuple[int, ...], NDArray[np.float64]]:
         return scan.voxels.shape, scan.affine
     try:
         image = nib.load(path)
-        return tuple(image.shape[:3]), np.asarray(image.affine, np.float64)
     except Exception as error:  # nibabel raises a dozen kinds for a broken file
         raise InputError(f"{path}: cannot be read as an image ({error}); replace the file") from None
+    affine = np.asarray(image.affine, np.float64)
+    check_header(Path(path), image.shape, affine)
+    return tuple(image.shape[:3]), affine
 
 
 def measure_case(case: Case, vocabulary: Vocabulary, footing: Footing) -> MeasuredCase:

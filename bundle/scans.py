@@ -36,7 +36,17 @@ from bundle.dicom import (
 )
 from bundle.errors import InputError
 
-__all__ = ["ENDINGS", "Scan", "Source", "find_scans", "list_scans", "read_label_map", "read_scan", "same_grid"]
+__all__ = [
+    "ENDINGS",
+    "Scan",
+    "Source",
+    "check_header",
+    "find_scans",
+    "list_scans",
+    "read_label_map",
+    "read_scan",
+    "same_grid",
+]
 
 NIFTI = (".nii.gz", ".nii")
 ITK_READERS = {".mha": "MetaImageIO", ".mhd": "MetaImageIO", ".nrrd": "NrrdImageIO", ".nhdr": "NrrdImageIO"}

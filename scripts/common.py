@@ -10,7 +10,7 @@ from typing import Any
 
 from bundle.errors import InputError
 
-__all__ = ["check_writable", "listed", "print_table"]
+__all__ = ["check_numbers", "check_writable", "listed", "print_table"]
 
 
 def listed(value: Any) -> list[Any]:
@@ -25,6 +25,13 @@ def check_writable(folder: Path) -> None:
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise InputError(f"{folder}: cannot be written to, because of {there}; choose another output")
+
+
+def check_numbers(**values: Any) -> None:
+    """Whole numbers from 0 on, or None."""
+    for name, value in values.items():
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+            raise InputError(f"{name}: expected a whole number from 0 on, found {value}")
 
 
 def print_table(rows: Sequence[Sequence[str]], numbers: bool = False) -> None:

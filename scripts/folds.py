@@ -13,6 +13,7 @@ from bundle.cohorts import deal_folds, is_full, read_cohort, read_datalist
 from bundle.errors import InputError
 from bundle.label_maps import whole_file
 from bundle.organs import Vocabulary
+from scripts.common import check_numbers
 
 
 def folds(dataset: str, folds: int = 5, seed: int = 0, organs: str | Sequence[str] | None = None) -> None:
@@ -28,8 +29,7 @@ def folds(dataset: str, folds: int = 5, seed: int = 0, organs: str | Sequence[st
     path = path / "dataset.json" if path.is_dir() else path
     names = Vocabulary(organs).names
     datalist, cases = read_datalist(path), read_cohort(path, Vocabulary(organs))
-    if not isinstance(folds, int):
-        raise InputError(f"folds: expected a whole number, found {folds}")
+    check_numbers(folds=folds, seed=seed)
     if "training" not in datalist:
         raise InputError(f'{path}: expected a list of cases under "training" to write folds into, found none')
     full = [number for number, case in enumerate(cases) if is_full(case, names)]

@@ -11,7 +11,7 @@ from bundle.adapters.base import Adapter
 from bundle.adapters.preparing import Prepared, annotated_organs, prepare_cohort
 from bundle.errors import EXIT_CODE, InputError
 from bundle.organs import ORGANS
-from scripts.common import check_writable, print_table
+from scripts.common import check_numbers, check_writable, print_table
 
 
 def prepare(
@@ -47,6 +47,7 @@ def prepare(
         return
     if name is None or source is None:
         raise InputError("expected NAME and SOURCE, as in `prepare btcv downloads/RawData`; --list shows the names")
+    check_numbers(cases=cases, folds=folds, drop_labels=drop_labels, seed=seed, workers=workers)
     adapter = find_adapter(str(name))
     folder = Path(str(output)) if output is not None else Path("data", adapter.name)
     check_writable(folder)

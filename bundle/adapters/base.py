@@ -22,7 +22,9 @@ __all__ = [
     "ALL_ORGANS",
     "Adapter",
     "Annotation",
+    "LeftOutError",
     "RawCase",
+    "as_bytes",
     "find_files",
     "merge_masks",
     "natural_order",
@@ -76,6 +78,10 @@ class Annotation:
     notes: list[str] = field(default_factory=list)
 
 
+class LeftOutError(Exception):
+    """A case that cannot be used, though nothing is wrong with it; the message says why."""
+
+
 class Adapter(ABC):
     """A public dataset. Subclasses say what it is and which files of its download belong together.
 
@@ -107,6 +113,7 @@ class Adapter(ABC):
 
         Raises:
             InputError: when the files do not fit together.
+            LeftOutError: when the case is of no use.
         """
         return None
 
@@ -186,6 +193,15 @@ def read_pair(case: RawCase, read_image: Callable[[], Scan]) -> tuple[Scan, Scan
     if not same_grid(image, label):
         raise InputError(f"{label.path}: is not on the grid of its image {image.path}; unpack the download again")
     return image, label
+
+
+def as_bytes(label: Scan) -> NDArray[np.uint8]:
+    """The values of a label map, none of which is above 255."""
+    if label.voxels.max() > 255:
+        raise InputError(
+            f"{label.path}: expected values up to 255, found {label.voxels.max()}; unpack the download again"
+        )
+    return label.voxels.astype(np.uint8)
 
 
 def merge_masks(masks: dict[int, Path]) -> Annotation:

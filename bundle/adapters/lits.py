@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from bundle.adapters.base import Adapter, Annotation, RawCase, pair_files
+from bundle.adapters.base import Adapter, Annotation, RawCase, as_bytes, pair_files
 from bundle.agreement import better_flip, fit
 from bundle.errors import InputError
 from bundle.scans import Scan, read_label_map, same_grid
@@ -62,7 +62,7 @@ class Lits(Adapter):
                 "show that their voxels agree; leave it out, or mend the header"
             )
         note = "the header of the segmentation is not that of the volume; their voxels agree, so the volume's counts"
-        return Annotation(label.voxels.astype(np.uint8), image.affine, notes=[note])
+        return Annotation(as_bytes(label), image.affine, notes=[note])
 
 
 def voxels_agree(image: Scan, label: Scan) -> bool:

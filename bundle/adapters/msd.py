@@ -42,6 +42,7 @@ class MsdLiver(Decathlon):
     labels: ClassVar[dict[int, str]] = {0: "background", 1: "liver", 2: "liver tumor"}
     cases = 131
     layout = "Task03_Liver/imagesTr/liver_0.nii.gz and labelsTr/liver_0.nii.gz"
+    fixes = f"{Decathlon.fixes} Tumors belong to the liver. LiTS has the same scans: take one of the two."
 
 
 class MsdPancreas(Decathlon):
@@ -51,3 +52,4 @@ class MsdPancreas(Decathlon):
     labels: ClassVar[dict[int, str]] = {0: "background", 1: "pancreas", 2: "pancreatic tumor"}
     cases = 281
     layout = "Task07_Pancreas/imagesTr/pancreas_001.nii.gz and labelsTr/pancreas_001.nii.gz"
+    fixes = f"{Decathlon.fixes} Tumors belong to the pancreas."

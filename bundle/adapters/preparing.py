@@ -14,7 +14,7 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 
-from bundle.adapters.base import Adapter, Annotation, RawCase
+from bundle.adapters.base import Adapter, Annotation, LeftOutError, RawCase
 from bundle.cohorts import deal_folds
 from bundle.errors import InputError
 from bundle.label_maps import whole_file
@@ -90,7 +90,8 @@ def prepare_cohort(
         elif entry is not None:
             prepared.entries[case.section].append(entry)
     if not prepared.entries["training"]:
-        raise InputError(f"{source}: no training case could be prepared; {prepared.failures[0]}")
+        reason = (*prepared.failures, *prepared.notes)[0]
+        raise InputError(f"{source}: no training case could be prepared; {reason}")
     if dropped or fraction:
         drop_labels(prepared.entries["training"], adapter, dropped, fraction, seed)
     deal_to(prepared.entries["training"], adapter, folds, seed)
@@ -116,6 +117,8 @@ def prepare_case(adapter: Adapter, output: Path, case: RawCase) -> tuple[Entry |
         if labelled is not None:
             entry["labelled"] = list(labelled)
         return entry, [f"{case.name}: {note}" for note in annotation.notes] if annotation else [], ""
+    except LeftOutError as reason:
+        return None, [f"{case.name}: {reason}, left out"], ""
     except InputError as error:
         return None, [], str(error)
 
@@ -126,7 +129,7 @@ def referred(path: Path, output: Path) -> str | None:
         return None
     if not path.is_file():
         raise InputError(f"{path}: no such file; unpack the download again")
-    return os.path.relpath(path.absolute(), output.absolute())
+    return os.path.relpath(path.resolve(), output.resolve())
 
 
 def write_nifti(path: Path, voxels: np.ndarray[Any, Any], affine: np.ndarray[Any, Any]) -> None:
@@ -164,13 +167,16 @@ def annotated_organs(adapter: Adapter) -> list[str]:
 def drop_labels(entries: list[Entry], adapter: Adapter, dropped: int, fraction: float, seed: int) -> None:
     """The paper's PaNN*: in a share of the cases only a few random organs stay annotated, other ones in each case."""
     organs = annotated_organs(adapter)
-    if not 0 < dropped < len(organs) or not 0 < fraction <= 1:
+    if not 0 < dropped < len(organs) or not isinstance(fraction, int | float) or not 0 < fraction <= 1:
         raise InputError(
             f"drop_labels, fraction: expected 1 to {len(organs) - 1} of the {len(organs)} organs of {adapter.name} and "
             f"a share of the cases above 0 and up to 1, found {dropped} and {fraction}; the paper has 8 and 0.2"
         )
+    count = round(fraction * len(entries))
+    if count == 0:
+        raise InputError(f"fraction: {fraction:g} of {len(entries)} cases is none; choose a larger one")
     rng = np.random.default_rng(seed)
-    for place in sorted(rng.permutation(len(entries))[: round(fraction * len(entries))]):
+    for place in sorted(rng.permutation(len(entries))[:count]):
         before = entries[place].get("labelled", organs)
         kept = set(rng.permutation(organs)[: len(organs) - dropped].tolist())
         entries[place]["labelled"] = [name for name in before if name in kept]

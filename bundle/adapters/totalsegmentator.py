@@ -7,7 +7,7 @@ import csv
 from collections.abc import Callable
 from pathlib import Path
 
-from bundle.adapters.base import ALL_ORGANS, Adapter, Annotation, RawCase, find_files, merge_masks
+from bundle.adapters.base import ALL_ORGANS, Adapter, Annotation, LeftOutError, RawCase, find_files, merge_masks
 from bundle.errors import InputError
 from bundle.organs import ORGANS, find_organ
 from bundle.scans import Scan
@@ -26,8 +26,8 @@ class TotalSegmentator(Adapter):
     layout = "s0001/ct.nii.gz and s0001/segmentations/liver.nii.gz"
     seen = True
     fixes = (
-        "One file for each organ becomes one label map. Subjects without a CT are left out. The makers' test subjects "
-        "(meta.csv) are the section `test`."
+        "One file for each organ becomes one label map. Subjects without a CT or without any of the 13 organs (heads, "
+        "legs) are left out. The makers' test subjects are the section `test`; meta.csv tells which they are."
     )
 
     def find(self, source: Path) -> list[RawCase]:
@@ -52,7 +52,7 @@ class TotalSegmentator(Adapter):
             )
         annotation = merge_masks(masks)
         if not annotation.labels.any():
-            annotation.notes.append("has none of the 13 organs in its field of view")
+            raise LeftOutError("none of the 13 organs is in its field of view")
         return annotation
 
 
@@ -64,8 +64,11 @@ def mask_files(image: Path) -> dict[int, Path]:
 
 def read_splits(source: Path) -> dict[str, str]:
     """`train`, `val` or `test` of each subject; empty where the download's meta.csv is not there."""
-    path = source / "meta.csv"
-    if not path.is_file():
+    path = next(
+        (path for folder in (source, source.resolve().parent) for path in sorted(folder.glob("meta.csv"))), None
+    )
+    path = path or next(iter(sorted(source.rglob("meta.csv"))), None)
+    if path is None:
         return {}
     with path.open(newline="", encoding="utf-8-sig") as file:
         return {row["image_id"]: row.get("split", "") for row in csv.DictReader(file, delimiter=";")}

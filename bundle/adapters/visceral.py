@@ -71,7 +71,8 @@ def case_of(name: str, image: Path, masks: list[Path]) -> RawCase:
     found = tuple(path for path in masks if numbers_of(path)[0] in RADLEX)
     annotated = {RADLEX[number] for number in versions_of(found)}
     labelled = tuple(organ.name for organ in ORGANS if organ.name in annotated)
-    return RawCase(name, image, found, patient=name.split("_")[0], labelled=labelled if found else None)
+    fewer = bool(found) and annotated != set(RADLEX.values())
+    return RawCase(name, image, found, patient=name.split("_")[0], labelled=labelled if fewer else None)
 
 
 def numbers_of(path: Path) -> tuple[int, int]:

@@ -7,9 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-
-from bundle.adapters.base import Adapter, Annotation, RawCase, pair_files, read_pair
+from bundle.adapters.base import Adapter, Annotation, RawCase, as_bytes, pair_files, read_pair
 from bundle.organs import ORGANS
 from bundle.scans import Scan
 from bundle.sides import body_middle, split_sides
@@ -64,7 +62,7 @@ class Word(Adapter):
 
     def annotate(self, case: RawCase, read_image: Callable[[], Scan]) -> Annotation | None:
         image, label = read_pair(case, read_image)
-        labels = label.voxels.astype(np.uint8)
+        labels = as_bytes(label)
         sides = split_sides(labels == BOTH, image.affine, body_middle(image.voxels, image.affine))
         if sides is None:
             others = set(self.labels.values()) - {self.labels[RIGHT], self.labels[LEFT]}

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from bundle import checks
 from bundle.checks import CaseCheck, check_cases, examine_cases
 from bundle.cohorts import SECTIONS, cohort_files, read_cohort
 from bundle.errors import InputError
@@ -353,3 +354,90 @@ def test_all_errors_are_counted_and_the_first_is_told(data: Path) -> None:
         InputError, match=r"full_000.*no such file.*\(2 more errors: `python -m scripts check` lists all\)"
     ):
         check_cases(load(data), progress=False)
+
+
+# --- What a review asked for -----------------------------------------------------------------------------------------
+def test_a_full_cohort_twice_leaks(data: Path) -> None:
+    """Folds that are not written down are dealt out by cohort and patient: the copies part."""
+    path = data / "full" / "dataset.json"
+    datalist = json.loads(path.read_text())
+    for entry in datalist["training"]:
+        entry.pop("fold", None)
+    path.write_text(json.dumps(datalist))
+    shutil.copytree(data / "full", data / "full_again")
+    findings = [finding for some in found(data).values() for finding in some]
+    assert {(finding.kind, finding.error) for finding in findings} == {("copy", True)}
+    assert len(findings) == 2
+
+
+def test_two_scans_of_one_patient_without_folds_stay_together(data: Path) -> None:
+    path = data / "full" / "dataset.json"
+    datalist = json.loads(path.read_text())
+    for entry in datalist["training"]:
+        entry["patient"] = "p1"
+        entry.pop("fold", None)
+    path.write_text(json.dumps(datalist))
+    assert found(data) == {}
+
+
+def test_a_patient_is_known_by_the_name_of_another_case(data: Path) -> None:
+    path = data / "full" / "dataset.json"
+    datalist = json.loads(path.read_text())
+    datalist["training"][0].update(fold=0)
+    datalist["training"][1].update(patient="full_000", fold=1)
+    path.write_text(json.dumps(datalist))
+    assert only(data, "full/full_001").kind == "patient"
+
+
+def test_an_organ_missing_among_others(data: Path) -> None:
+    change(path_of(data, "full/full_000", "label"), lambda old: np.where(old == 6, 0, old).astype(np.uint8))
+    finding = only(data, "full/full_000")
+    assert (finding.kind, finding.error) == ("missing", False)
+    assert "does not mark the liver" in finding.message
+
+
+def test_accepting_situs_inversus_does_not_hide_a_flipped_label_map(data: Path) -> None:
+    change(path_of(data, "full/full_000", "label"), lambda old: old[:, :, ::-1])
+    edit(data, "full", accept=["mirrored"])
+    kinds = {finding.kind for finding in found(data)["full/full_000"] if finding.error}
+    assert kinds == {"flipped"}
+
+
+def test_a_huge_value_is_undeclared_and_nothing_more(data: Path) -> None:
+    change(path_of(data, "full/full_000", "label"), lambda old: np.where(old == 6, 2_000_000_000, old.astype(np.int32)))
+    refused(data, "full/full_000", "holds the value 2000000000")
+
+
+def test_voxels_beside_their_header_are_watched(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    itk = pytest.importorskip("itk")
+    label = path_of(data, "full/full_000", "label")
+    itk.imwrite(itk.imread(str(label)), str(label.parent / "detached.mhd"))
+    edit(data, "full", label="labelsTr/detached.mhd")
+    memory = data / "memory.json"
+    assert not look(data, remembered=memory)["full/full_000"].findings
+    raw = label.parent / "detached.raw"
+    raw.write_bytes(bytes(raw.stat().st_size))
+    assert [finding.kind for finding in look(data, remembered=memory)["full/full_000"].findings] == ["empty"]
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "\udcff"])
+def test_a_damaged_memory_is_not_used(data: Path, text: str) -> None:
+    memory = data / "memory.json"
+    memory.write_text(text, errors="surrogateescape")
+    assert look(data, remembered=memory) == look(data)
+
+
+def test_what_was_checked_before_an_interruption_is_remembered(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, done = data / "memory.json", []
+    real = checks.examine_case
+
+    def interrupted(case: dict[str, Any], **options: Any) -> CaseCheck:
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(case["case"])
+        return real(case, **options)
+
+    monkeypatch.setattr(checks, "examine_case", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        look(data, remembered=memory)
+    assert len(json.loads(memory.read_text())) == 2

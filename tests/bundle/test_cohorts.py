@@ -321,3 +321,47 @@ def test_evaluation_takes_checked_labelled_cases_only(tiny_cohorts: Path, tmp_pa
     nib.save(nib.Nifti1Image(np.asanyarray(image.dataobj), np.diag([1, 1, 1, 1.0])), label)
     with pytest.raises(InputError, match="its affine differs"):
         evaluation_cases(data, "test")
+
+
+def test_an_nnunet_folder_without_a_list_passes_the_check(tiny_cohorts: Path, tmp_path: Path) -> None:
+    datalist = json.loads((tiny_cohorts / "full" / "dataset.json").read_text())
+    for folder in ("imagesTr", "labelsTr"):
+        (tmp_path / "full" / folder).mkdir(parents=True)
+    for entry in datalist["training"]:
+        name = Path(entry["image"]).name.removesuffix(".nii.gz")
+        shutil.copy(tiny_cohorts / "full" / entry["image"], tmp_path / f"full/imagesTr/{name}_0000.nii.gz")
+        shutil.copy(tiny_cohorts / "full" / entry["label"], tmp_path / f"full/labelsTr/{name}.nii.gz")
+    labels = {name: int(value) for value, name in datalist["labels"].items()}
+    (tmp_path / "full" / "dataset.json").write_text(json.dumps({"labels": labels, "file_ending": ".nii.gz"}))
+    assert len(training_cases(tmp_path)) == 3
+
+
+def test_no_scan_of_a_held_out_patient_is_trained_on(write_cohort: Write) -> None:
+    """Not even one that is only partially labelled."""
+    extra = [{"patient": "ab"[index % 2], **({"labelled": ["liver"]} if index > 3 else {})} for index in range(6)]
+    folder = write_cohort("full", ALL, [EMPTY] * 6, extra=extra).parent.parent
+    for fold in (0, 1):
+        trained = {case["patient"] for case in training_cases(folder, fold=fold, check=False)}
+        tested = {case["patient"] for case in validation_cases(folder, fold=fold)}
+        assert {"a", "b"} == trained | tested
+        assert not trained & tested
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"fold": "z"}, '"fold" of .*case0.nii.gz: expected a number such as 0, found z'),
+        ({"accept": None}, '"accept" of .*case0.nii.gz: expected a list of findings'),
+        ({"accept": "empty"}, '"accept" of .*: expected a list of findings'),
+        ({"accept": ["miror"]}, "known are .*mirrored"),
+    ],
+)
+def test_odd_entries_are_explained(write_cohort: Write, entry: dict[str, object], message: str) -> None:
+    path = write_cohort("a", ALL, [EMPTY], extra=[entry])
+    with pytest.raises(InputError, match=message):
+        read_cohort(path)
+
+
+def test_a_fold_may_be_written_as_text(write_cohort: Write) -> None:
+    (case,) = read_cohort(write_cohort("a", ALL, [EMPTY], extra=[{"fold": "2"}]))
+    assert case["fold"] == 2

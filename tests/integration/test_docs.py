@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from bundle.adapters import ADAPTERS
+from scripts.prepare import row_of
+from tests.bundle.adapters.miniatures import MINIATURES
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").glob("*.md")))]
 NETWORK = "--network_def::channels [4,8] --network_def::strides [2]"
@@ -17,6 +21,8 @@ SMALLER = {  # how a command begins, and what makes it quick
     "python -m monai.bundle run training": f"--warmup_iterations 2 --train_iterations 2 {NETWORK}",
     "python -m monai.bundle run evaluating": NETWORK,
     "python -m monai.bundle run --config_file": "",  # models/model.json tells what the model is
+    "python -m scripts prepare": "--workers 1",
+    "python -m scripts check": "--workers 1",
     "python -m scripts prior": "",
     "python -m scripts segment": "",
     "python -m scripts bench loss": "--repeats 1 --size 32",
@@ -29,12 +35,28 @@ def commands(page: str) -> list[str]:
     return [line for block in blocks for line in block.splitlines() if line]
 
 
-@pytest.fixture(scope="module")
-def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("clone")
+def make_clone(folder: Path) -> Path:
     for name in ("bundle", "configs", "scripts"):
         shutil.copytree(ROOT / name, folder / name)
     return folder
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_clone(tmp_path_factory.mktemp("clone"))
+
+
+@pytest.fixture
+def clone(shared: Path, page: str, tmp_path: Path) -> Path:
+    """What all pages work in; a clone with downloads, of its own, for a page of public datasets.
+
+    Their miniatures are not to be trained on by the next page.
+    """
+    if not any("downloads/" in command for command in commands(page)):
+        return shared
+    for name, download in MINIATURES.items():
+        download(tmp_path / "downloads" / name)
+    return make_clone(tmp_path)
 
 
 @pytest.mark.slow
@@ -65,3 +87,32 @@ def test_make_targets_of_the_readme_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     assert targets == ["demo", "test"]
     assert all(f"\n{target}:" in makefile for target in targets)
+
+
+# --- The page of datasets --------------------------------------------------------------------------------------------
+DATASETS = "docs/datasets.md"
+
+
+def words_of(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_the_table_of_datasets_is_in_step() -> None:
+    rows = re.findall(r"^\| \[.*\|$", (ROOT / DATASETS).read_text(), re.MULTILINE)
+    expected = []
+    for adapter in ADAPTERS.values():
+        _, organs, cases, registration, licence, url = row_of(adapter)
+        seen = "seen on real data" if adapter.seen else "built from its description"
+        expected.append(f"| [{adapter.title}]({url}) | {organs} | {cases} | {licence} | {registration} | {seen} |")
+    assert rows == expected
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_every_dataset_has_its_command_and_what_it_puts_right(name: str) -> None:
+    adapter, command = ADAPTERS[name], f"python -m scripts prepare {name} downloads/{name} --output data/{name}"
+    assert command in commands(DATASETS)
+    _, _, section = (ROOT / DATASETS).read_text().partition(f"\n**{adapter.title}**")
+    files, said, fixes = section.split("```")[:3]
+    assert adapter.layout in words_of(files)
+    assert command in said
+    assert words_of(fixes).startswith(words_of(adapter.fixes))

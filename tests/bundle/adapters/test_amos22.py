@@ -16,15 +16,14 @@ def save_case(root: Path, part: str, name: str, values: dict[str, int] | None = 
         save(root / f"labels{part}/{name}.nii.gz", paint(values, affine), affine)
 
 
+def download(root: Path) -> None:
+    for part, numbers in {"Tr": ("0001", "0499", "0500"), "Va": ("0008", "0540"), "Ts": ("0007", "0511")}.items():
+        for number in numbers:
+            save_case(root / "amos22", part, f"amos_{number}", VALUES if part != "Ts" else None)
+
+
 def test_ct_is_taken_with_its_organs_and_mri_is_not(tmp_path: Path) -> None:
-    root = tmp_path / "amos22"
-    save_case(root, "Tr", "amos_0001", VALUES)
-    save_case(root, "Tr", "amos_0499", VALUES)
-    save_case(root, "Tr", "amos_0500", VALUES)
-    save_case(root, "Va", "amos_0008", VALUES)
-    save_case(root, "Va", "amos_0540", VALUES)
-    save_case(root, "Ts", "amos_0007")
-    save_case(root, "Ts", "amos_0511")
+    download(tmp_path)
     prepared = prepare("amos22", tmp_path, tmp_path / "out")
     assert not prepared.failures
     assert [entry["case"] for entry in prepared.entries["training"]] == ["amos_0001", "amos_0499"]

@@ -9,28 +9,32 @@ VALUES = {  # as the challenge's page lists them
 }  # fmt: skip
 
 
-def test_every_organ_is_where_it_was_and_nothing_is_copied(tmp_path: Path) -> None:
-    root, affine = tmp_path / "RawData", affine_for("LAS")
+def download(root: Path, count: int = 2) -> None:
+    """So many training cases, and one without labels."""
+    affine = affine_for("LAS")
     affine[:3, 3] += (16, -8, 10)
-    for number in ("0001", "0021"):
-        save(root / f"Training/img/img{number}.nii.gz", make_ct(affine), affine)
-        save(root / f"Training/label/label{number}.nii.gz", paint(VALUES, affine), affine)
-    save(root / "Testing/img/img0061.nii.gz", make_ct(affine), affine)
+    for number in range(1, count + 1):
+        save(root / f"RawData/Training/img/img{number:04}.nii.gz", make_ct(affine), affine)
+        save(root / f"RawData/Training/label/label{number:04}.nii.gz", paint(VALUES, affine), affine)
+    save(root / "RawData/Testing/img/img0061.nii.gz", make_ct(affine), affine)
+
+
+def test_every_organ_is_where_it_was_and_nothing_is_copied(tmp_path: Path) -> None:
+    download(tmp_path)
     prepared = prepare("btcv", tmp_path, tmp_path / "out")
     assert not prepared.failures
-    assert [entry["case"] for entry in prepared.entries["training"]] == ["img0001", "img0021"]
+    assert [entry["case"] for entry in prepared.entries["training"]] == ["img0001", "img0002"]
     assert [(entry["case"], "label" in entry) for entry in prepared.entries["test"]] == [("img0061", False)]
-    assert organs_at_points(prepared, "img0021") == {point: point for point in POINTS}
+    assert organs_at_points(prepared, "img0002") == {point: point for point in POINTS}
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["dataset.json"]
 
 
 def test_other_folders_of_the_challenge_are_passed_over(tmp_path: Path) -> None:
     affine = affine_for("LAS")
-    save(tmp_path / "RawData/Training/img/img0001.nii.gz", make_ct(affine), affine)
-    save(tmp_path / "RawData/Training/label/label0001.nii.gz", paint(VALUES, affine), affine)
+    download(tmp_path, 1)
     # the pairwise registered and the averaged images of the same download
     save(tmp_path / "RegData/Training-Training/img/0001/img0002-0001.nii.gz", make_ct(affine), affine)
     save(tmp_path / "averaged-training-images/DET0000101_avg.nii.gz", make_ct(affine), affine)
     prepared = prepare("btcv", tmp_path, tmp_path / "out")
     assert [entry["case"] for entry in prepared.entries["training"]] == ["img0001"]
-    assert not prepared.entries["test"]
+    assert [entry["case"] for entry in prepared.entries["test"]] == ["img0061"]

@@ -32,6 +32,12 @@ def save_pictures(folder: Path, label: NDArray[np.uint8], order: list[int], mode
         image.fromarray(np.ascontiguousarray(label[:, :, k].T)).convert(mode).save(folder / f"liver_GT_{number:03}.png")
 
 
+def download(root: Path, name: str = "i{:04},0000b.dcm", order: list[int] = HEAD_FIRST, mode: str = "1") -> None:
+    save_pictures(root / "Train_Sets/CT/1/Ground", LIVER, order, mode)
+    for folder in ("Train_Sets/CT/1", "Train_Sets/MR/1/T2SPIR", "Test_Sets/CT/3"):
+        save_dicom(root / folder / "DICOM_anon", make_ct(AFFINE), AFFINE, name, order)
+
+
 @pytest.mark.parametrize(
     ("name", "order", "mode"),
     [
@@ -41,11 +47,7 @@ def save_pictures(folder: Path, label: NDArray[np.uint8], order: list[int], mode
     ],
 )
 def test_the_liver_whatever_the_order_of_the_files(name: str, order: list[int], mode: str, tmp_path: Path) -> None:
-    root = tmp_path / "Train_Sets"
-    save_dicom(root / "CT/1/DICOM_anon", make_ct(AFFINE), AFFINE, name, order)
-    save_pictures(root / "CT/1/Ground", LIVER, order, mode)
-    save_dicom(root / "MR/1/T2SPIR/DICOM_anon", make_ct(AFFINE), AFFINE, name, order)
-    save_dicom(tmp_path / "Test_Sets/CT/3/DICOM_anon", make_ct(AFFINE), AFFINE, name, order)
+    download(tmp_path, name, order, mode)
     prepared = prepare("chaos", tmp_path, tmp_path / "out")
     assert not prepared.failures
     assert [entry["case"] for entry in prepared.entries["training"]] == ["CT_1"]
@@ -70,10 +72,9 @@ def test_pictures_that_do_not_fit_the_slices_are_refused(tmp_path: Path) -> None
 
 def test_slices_that_anonymization_gave_several_series(tmp_path: Path) -> None:
     pydicom = pytest.importorskip("pydicom")
-    folder = save_dicom(tmp_path / "Train_Sets/CT/1/DICOM_anon", make_ct(AFFINE), AFFINE, "i{:04}.dcm", HEAD_FIRST)
-    for path in folder.iterdir():
+    download(tmp_path)
+    for path in (tmp_path / "Train_Sets/CT/1/DICOM_anon").iterdir():
         header = pydicom.dcmread(path)
         header.SeriesInstanceUID = pydicom.uid.generate_uid()
         header.save_as(path)
-    save_pictures(tmp_path / "Train_Sets/CT/1/Ground", LIVER, HEAD_FIRST)
     assert organs_at_points(prepare("chaos", tmp_path, tmp_path / "out"), "CT_1") == ONLY_LIVER

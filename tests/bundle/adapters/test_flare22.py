@@ -11,12 +11,16 @@ VALUES = {
 }  # fmt: skip
 
 
+def download(root: Path, folder: str = "Training/FLARE22_LabeledCase50") -> None:
+    affine = affine_for("LPS")
+    save(root / folder / "images/FLARE22_Tr_0001_0000.nii.gz", make_ct(affine), affine)
+    save(root / folder / "labels/FLARE22_Tr_0001.nii.gz", paint(VALUES, affine), affine)
+    save(root / "Training/Unlabeled/Case_00001_0000.nii.gz", make_ct(affine), affine)
+
+
 @pytest.mark.parametrize("folder", ["Training/FLARE22_LabeledCase50", "FLARE22Train"])
 def test_twelve_organs_are_known_and_the_veins_are_not(folder: str, tmp_path: Path) -> None:
-    root, affine = tmp_path / folder, affine_for("LPS")
-    save(root / "images/FLARE22_Tr_0001_0000.nii.gz", make_ct(affine), affine)
-    save(root / "labels/FLARE22_Tr_0001.nii.gz", paint(VALUES, affine), affine)
-    save(tmp_path / "Training/Unlabeled/Case_00001_0000.nii.gz", make_ct(affine), affine)
+    download(tmp_path, folder)
     prepared = prepare("flare22", tmp_path, tmp_path / "out")
     assert [entry["case"] for entry in prepared.entries["training"]] == ["FLARE22_Tr_0001"]
     assert "fold" not in prepared.entries["training"][0]

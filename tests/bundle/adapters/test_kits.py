@@ -32,10 +32,17 @@ def labels(values: dict[str, int], affine: NDArray = AFFINE) -> NDArray:
     return paint(values, affine, SHAPE)
 
 
+def download(root: Path, count: int = 2, axes: str = "IPL") -> None:
+    """So many labelled cases, and one without a segmentation."""
+    affine = affine_for(axes, SHAPE, SPACING)
+    for number in range(count):
+        save_case(root / "dataset", f"case_{number:05}", {"segmentation.nii.gz": labels(KIDNEYS, affine)}, affine)
+    save_case(root / "dataset", "case_00210", {}, affine)
+
+
 @pytest.mark.parametrize("axes", ["IPL", "SPL", "IAR"])
 def test_kidneys_get_their_sides_whatever_the_axes(axes: str, tmp_path: Path) -> None:
-    affine = affine_for(axes, SHAPE, SPACING)
-    save_case(tmp_path / "dataset", "case_00000", {"segmentation.nii.gz": labels(KIDNEYS, affine)}, affine)
+    download(tmp_path, axes=axes)
     prepared = prepare("kits", tmp_path, tmp_path / "out")
     assert not prepared.failures + prepared.notes
     expected = {**UNKNOWN, "right kidney": "right kidney", "left kidney": "left kidney"}
@@ -76,8 +83,8 @@ def test_a_horseshoe_kidney_is_unknown_and_the_rest_is_kept(tmp_path: Path) -> N
     label = labels(KIDNEYS)
     k, j, i = voxel_of(POINTS["right kidney"], AFFINE)
     label[k, j, i : voxel_of(POINTS["left kidney"], AFFINE)[2]] = 1
-    save_case(tmp_path / "data", "case_00000", {"segmentation.nii.gz": label})
-    save_case(tmp_path / "data", "case_00001", {"segmentation.nii.gz": labels(KIDNEYS)})
+    download(tmp_path)
+    save(tmp_path / "dataset/case_00000/segmentation.nii.gz", label, AFFINE)
     prepared = prepare("kits", tmp_path, tmp_path / "out")
     (note,) = prepared.notes
     assert note.startswith("case_00000: ")
@@ -88,16 +95,15 @@ def test_a_horseshoe_kidney_is_unknown_and_the_rest_is_kept(tmp_path: Path) -> N
 
 
 def test_cases_without_a_segmentation_are_for_tests(tmp_path: Path) -> None:
-    save_case(tmp_path / "data", "case_00000", {"segmentation.nii.gz": labels(KIDNEYS)})
-    save_case(tmp_path / "data", "case_00210", {})
+    download(tmp_path, 1)
     prepared = prepare("kits", tmp_path, tmp_path / "out")
     assert [entry["case"] for entry in prepared.entries["training"]] == ["case_00000"]
     assert [(entry["case"], "label" in entry) for entry in prepared.entries["test"]] == [("case_00210", False)]
 
 
 def test_a_label_map_of_another_shape_is_reported(tmp_path: Path) -> None:
-    save_case(tmp_path / "data", "case_00000", {"segmentation.nii.gz": labels(KIDNEYS)})
-    save_case(tmp_path / "data", "case_00001", {"segmentation.nii.gz": np.ones((3, 3, 3), np.uint8)})
+    download(tmp_path)
+    save(tmp_path / "dataset/case_00001/segmentation.nii.gz", np.ones((3, 3, 3), np.uint8), AFFINE)
     prepared = prepare("kits", tmp_path, tmp_path / "out")
     (failure,) = prepared.failures
     assert "case_00001/segmentation.nii.gz: is not on the grid of its image" in failure

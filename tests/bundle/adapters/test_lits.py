@@ -12,7 +12,6 @@ from tests.bundle.adapters.downloads import (
     paint,
     prepare,
     save,
-    voxel_of,
 )
 
 AFFINE = affine_for("LAS")
@@ -23,10 +22,7 @@ EXPECTED = {**dict.fromkeys(POINTS, "unknown"), "liver": "liver", "stomach": "li
 
 def liver_of(affine: NDArray = AFFINE) -> NDArray:
     """A liver of 8×8×8 voxels around its point, and a tumor at the point of the stomach."""
-    label = paint({"stomach": 2}, affine)
-    i, j, k = voxel_of(POINTS["liver"], affine)
-    label[i - 4 : i + 4, j - 4 : j + 4, k - 4 : k + 4] = 1
-    return label
+    return paint({"liver": 1}, affine, reach=3) + paint({"stomach": 2}, affine)
 
 
 def telling_ct(label: NDArray, affine: NDArray = AFFINE) -> NDArray:
@@ -42,11 +38,14 @@ def save_pair(folder: Path, number: int, ct: NDArray, label: NDArray, header: ND
     save(folder / f"segmentation-{number}.nii", label, header)
 
 
+def download(root: Path) -> None:
+    save_pair(root / "Training Batch 1", 0, make_ct(AFFINE), liver_of())
+    save_pair(root / "Training Batch 2", 100, make_ct(AFFINE), liver_of())
+    save(root / "LITS-Challenge-Test-Data/test-volume-0.nii", make_ct(AFFINE), AFFINE)
+
+
 def test_the_liver_and_its_tumors_are_one_and_the_rest_is_unknown(tmp_path: Path) -> None:
-    label = liver_of()
-    save_pair(tmp_path / "Training Batch 1", 0, make_ct(AFFINE), label)
-    save_pair(tmp_path / "Training Batch 2", 100, make_ct(AFFINE), label)
-    save(tmp_path / "LITS-Challenge-Test-Data/test-volume-0.nii", make_ct(AFFINE), AFFINE)
+    download(tmp_path)
     prepared = prepare("lits", tmp_path, tmp_path / "out")
     assert not prepared.failures + prepared.notes
     assert [entry["case"] for entry in prepared.entries["training"]] == ["volume-0", "volume-100"]

@@ -7,7 +7,16 @@ import pytest
 from numpy.typing import NDArray
 
 from bundle.errors import InputError
-from tests.bundle.adapters.downloads import POINTS, affine_for, organs_at_points, prepare, save, save_dicom, voxel_of
+from tests.bundle.adapters.downloads import (
+    POINTS,
+    add_spot,
+    affine_for,
+    organs_at_points,
+    prepare,
+    save,
+    save_dicom,
+    voxel_of,
+)
 
 SHAPE = (36, 36, 20)
 AFFINE = affine_for("LPS", SHAPE)
@@ -27,19 +36,23 @@ PANCREAS = box(POINTS["pancreas"])
 
 
 def save_case(root: Path, number: str, label: NDArray[np.uint8], order: list[int] = HEAD_FIRST) -> None:
-    """A pancreas of 100 HU in nothing but fat; the label map's header is the one of another grid."""
+    """A pancreas of 100 HU in nothing but fat and the bright spot; the label map's header is the one of another grid."""
     noise = np.random.default_rng(0).normal(0, 10, SHAPE)
-    ct = np.where(PANCREAS, 100, -100) + noise.astype(np.int16)
+    ct = add_spot(np.where(PANCREAS, 100, -100), AFFINE) + noise.astype(np.int16)
     series = root / "Pancreas-CT" / f"PANCREAS_{number}" / "11-24-2015-Pancreas-18957" / "Pancreas-99667"
     save_dicom(series, ct, AFFINE, "1-{:03}.dcm", order)
     header = np.diag([0.86, 0.86, 1.0, 1.0])
     save(root / "TCIA_pancreas_labels-02-05-2017" / f"label{number}.nii.gz", label, header)
 
 
+def download(root: Path, order: list[int] = HEAD_FIRST) -> None:
+    save_case(root, "0001", PANCREAS, order)
+    save(root / "TCIA_pancreas_labels-02-05-2017" / "label0025.nii.gz", PANCREAS, AFFINE)  # its scan is withdrawn
+
+
 @pytest.mark.parametrize("order", [FEET_FIRST, HEAD_FIRST, [7, *range(7), *range(8, 20)]])
 def test_documented_orientation_wherever_the_file_names_begin(order: list[int], tmp_path: Path) -> None:
-    save_case(tmp_path, "0001", PANCREAS, order)
-    save(tmp_path / "TCIA_pancreas_labels-02-05-2017" / "label0025.nii.gz", PANCREAS, AFFINE)  # its scan is withdrawn
+    download(tmp_path, order)
     prepared = prepare("nih_pancreas", tmp_path, tmp_path / "out")
     assert not prepared.failures
     assert not prepared.notes

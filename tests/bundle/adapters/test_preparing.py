@@ -10,7 +10,9 @@ from bundle.adapters.base import ALL_ORGANS, Adapter, RawCase
 from bundle.adapters.preparing import Prepared, choose_evenly, prepare_cohort
 from bundle.errors import InputError
 from bundle.organs import ORGANS
+from tests.bundle.adapters import test_btcv, test_kits
 from tests.bundle.adapters.downloads import POINTS, affine_for, make_ct, organs_at_points, paint, prepare, save
+from tests.bundle.adapters.miniatures import MINIATURES
 
 NAMES = [
     "btcv", "totalsegmentator", "msd_spleen", "msd_liver", "msd_pancreas", "nih_pancreas", "chaos", "lits", "sliver07",
@@ -20,14 +22,12 @@ EVERY_ORGAN = [organ.name for organ in ORGANS]
 
 
 def save_btcv(root: Path, count: int) -> Path:
-    """A miniature of BTCV with this many training cases; all of them are one scan."""
-    affine = affine_for("LAS")
-    image = save(root / "RawData/Training/img/img0001.nii.gz", make_ct(affine), affine)
-    values = {organ.name: organ.value for organ in ORGANS}
-    label = save(root / "RawData/Training/label/label0001.nii.gz", paint(values, affine), affine)
-    for number in range(2, count + 1):
-        shutil.copy(image, image.parent / f"img{number:04}.nii.gz")
-        shutil.copy(label, label.parent / f"label{number:04}.nii.gz")
+    test_btcv.download(root, count)
+    return root
+
+
+def save_kits(root: Path, count: int) -> Path:
+    test_kits.download(root, count)
     return root
 
 
@@ -162,15 +162,6 @@ def test_more_folds_than_patients_are_refused(tmp_path: Path) -> None:
 
 
 # --- What comes in and what goes out ---------------------------------------------------------------------------------
-def save_kits(root: Path, count: int) -> Path:
-    affine = affine_for("LAS")
-    for number in range(count):
-        folder = root / "dataset" / f"case_{number:05}"
-        save(folder / "imaging.nii.gz", make_ct(affine), affine)
-        save(folder / "segmentation.nii.gz", paint({"right kidney": 1, "left kidney": 1}, affine), affine)
-    return root
-
-
 def test_a_broken_case_is_reported_and_the_others_are_kept(tmp_path: Path) -> None:
     source = save_kits(tmp_path / "in", 3)
     broken = source / "dataset/case_00001/imaging.nii.gz"
@@ -250,7 +241,7 @@ def test_two_downloads_in_one_folder_are_refused(tmp_path: Path) -> None:
 
 # --- The registry ----------------------------------------------------------------------------------------------------
 def test_every_dataset_describes_itself() -> None:
-    assert list(ADAPTERS) == NAMES
+    assert list(ADAPTERS) == list(MINIATURES) == NAMES
     for adapter in ADAPTERS.values():
         assert adapter.labels[0] == "background"
         assert adapter.cases > 0

@@ -58,7 +58,7 @@ def test_a_part_across_the_middle_cannot_be_split() -> None:
 
 
 def test_a_part_that_hardly_reaches_across_stays_whole() -> None:
-    # index 20 is the first one on the right: 1 of 30 slices, less than 5 %
+    # index 20 is the first one on the right: 1 of 21 slices, less than 5 %
     mask = bars((0, 21), (30, 38))
     right, left = split_sides(mask, affine_for("RAS", SHAPE), 0.0)
     np.testing.assert_array_equal(left, bars((0, 21)))

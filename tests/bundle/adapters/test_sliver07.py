@@ -29,15 +29,19 @@ def save_meta(path: Path, voxels: NDArray, affine: NDArray) -> None:
     path.with_suffix(".raw").write_bytes(voxels.tobytes(order="F"))
 
 
+def download(root: Path, axes: str = "LPS", folders: tuple[str, str] = ("training-scans", "training-labels")) -> None:
+    affine = affine_for(axes)
+    for number in ("001", "002"):
+        save_meta(root / folders[0] / f"liver-orig{number}.mhd", make_ct(affine), affine)
+        save_meta(root / folders[1] / f"liver-seg{number}.mhd", paint({"liver": 1}, affine), affine)
+    save_meta(root / "test-scans" / "liver-orig001.mhd", make_ct(affine), affine)
+    save_meta(root / "more" / "liver-orig021.mhd", make_ct(affine), affine)
+
+
 @pytest.mark.parametrize("axes", ["LPS", "RAS", "LPI"])
 @pytest.mark.parametrize("folders", [("training-scans", "training-labels"), ("training/part1", "training/part1")])
 def test_the_liver_from_scans_and_labels(axes: str, folders: tuple[str, str], tmp_path: Path) -> None:
-    affine = affine_for(axes)
-    for number in ("001", "002"):
-        save_meta(tmp_path / folders[0] / f"liver-orig{number}.mhd", make_ct(affine), affine)
-        save_meta(tmp_path / folders[1] / f"liver-seg{number}.mhd", paint({"liver": 1}, affine), affine)
-    save_meta(tmp_path / "test-scans" / "liver-orig001.mhd", make_ct(affine), affine)
-    save_meta(tmp_path / "more" / "liver-orig021.mhd", make_ct(affine), affine)
+    download(tmp_path, axes, folders)
     prepared = prepare("sliver07", tmp_path, tmp_path / "out")
     assert not prepared.failures
     assert [entry["case"] for entry in prepared.entries["training"]] == ["liver-orig001", "liver-orig002"]
@@ -46,11 +50,10 @@ def test_the_liver_from_scans_and_labels(axes: str, folders: tuple[str, str], tm
 
 
 def test_a_label_map_on_another_grid_is_refused(tmp_path: Path) -> None:
-    affine, shifted = affine_for("LPS"), affine_for("LPS")
+    download(tmp_path)
+    shifted = affine_for("LPS")
     shifted[2, 3] += 10
-    for number, grid in (("001", affine), ("002", shifted)):
-        save_meta(tmp_path / "training-scans" / f"liver-orig{number}.mhd", make_ct(affine), affine)
-        save_meta(tmp_path / "training-labels" / f"liver-seg{number}.mhd", paint({"liver": 1}, grid), grid)
+    save_meta(tmp_path / "training-labels" / "liver-seg002.mhd", paint({"liver": 1}, shifted), shifted)
     prepared = prepare("sliver07", tmp_path, tmp_path / "out")
     (failure,) = prepared.failures
     assert "liver-seg002.mhd: is not on the grid" in failure

@@ -5,6 +5,8 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from bundle.checks import examine_cases
+from bundle.cohorts import read_cohort
 from tests.bundle.adapters.downloads import (
     POINTS,
     SHAPE,
@@ -30,11 +32,19 @@ def save_subject(root: Path, name: str, organs: dict[str, str] = FILES, ct: bool
     """A subject in whose masks every organ is at its point; beside them one of a structure that is no organ of ours."""
     folder = root / name
     if ct:
-        save(folder / "ct.nii.gz", make_ct(AFFINE), AFFINE)
+        save(folder / "ct.nii.gz", make_ct(AFFINE, seed=int(name[1:])), AFFINE)
     for organ, file in organs.items():
-        save(folder / "segmentations" / f"{file}.nii.gz", paint({organ: 1}, AFFINE), AFFINE)
+        label = paint({organ: 1}, AFFINE, reach=2 if organ in ("liver", "spleen") else 0)
+        save(folder / "segmentations" / f"{file}.nii.gz", label, AFFINE)
     save(folder / "segmentations" / "urinary_bladder.nii.gz", np.ones(SHAPE, np.uint8), AFFINE)
     return folder
+
+
+def download(root: Path) -> None:
+    for name in ("s0000", "s0001", "s0002"):
+        save_subject(root, name)
+    rows = "image_id;age;gender;institute;study_type;split\ns0000;60;m;A;ct abdomen;train\n"
+    (root / "meta.csv").write_text(f"\ufeff{rows}s0001;61;f;A;ct abdomen;test\ns0002;;f;A;ct abdomen;val\n")
 
 
 def test_the_files_of_all_organs_become_one_label_map(tmp_path: Path) -> None:
@@ -73,14 +83,19 @@ def test_masks_on_different_grids_are_reported(tmp_path: Path) -> None:
 
 
 def test_the_makers_test_subjects_are_the_test_section(tmp_path: Path) -> None:
-    for name in ("s0000", "s0001", "s0002"):
-        save_subject(tmp_path, name)
-    rows = "image_id;age;gender;institute;study_type;split\ns0000;60;m;A;ct abdomen;train\n"
-    (tmp_path / "meta.csv").write_text(f"\ufeff{rows}s0001;61;f;A;ct abdomen;test\ns0002;;f;A;ct abdomen;val\n")
+    download(tmp_path)
     prepared = prepare("totalsegmentator", tmp_path, tmp_path / "out")
     assert [entry["case"] for entry in prepared.entries["training"]] == ["s0000", "s0002"]
     assert [entry["case"] for entry in prepared.entries["test"]] == ["s0001"]
     assert organs_at_points(prepared, "s0001", "test")["left kidney"] == "left kidney"
+
+
+def test_the_check_finds_no_fault_with_the_cohort(tmp_path: Path) -> None:
+    download(tmp_path)
+    prepared = prepare("totalsegmentator", tmp_path, tmp_path / "out")
+    for one in examine_cases(read_cohort(prepared.path), progress=False, workers=1):
+        assert {"liver", "spleen"} <= set(one.volumes)
+        assert not one.errors
 
 
 def test_a_subject_without_ct_is_left_out(tmp_path: Path) -> None:
@@ -91,13 +106,15 @@ def test_a_subject_without_ct_is_left_out(tmp_path: Path) -> None:
     assert not prepared.failures
 
 
-def test_a_subject_without_any_of_the_organs_is_noted(tmp_path: Path) -> None:
+def test_a_subject_without_any_of_the_organs_is_left_out(tmp_path: Path) -> None:
+    save_subject(tmp_path, "s0001")
     folder = save_subject(tmp_path, "s0000")
     for file in FILES.values():
         save(folder / "segmentations" / f"{file}.nii.gz", np.zeros(SHAPE, np.uint8), AFFINE)
     prepared = prepare("totalsegmentator", tmp_path, tmp_path / "out")
-    assert prepared.notes == ["s0000: has none of the 13 organs in its field of view"]
-    assert set(organs_at_points(prepared, "s0000").values()) == {"background"}
+    assert prepared.notes == ["s0000: none of the 13 organs is in its field of view, left out"]
+    assert not prepared.failures
+    assert [entry["case"] for entry in prepared.entries["training"]] == ["s0001"]
 
 
 @pytest.mark.skipif(

@@ -11,6 +11,7 @@ RADLEX = {  # from RadLex, as the benchmark's description lists them
     "left kidney": 29663, "right adrenal gland": 30324, "left adrenal gland": 30325,
 }  # fmt: skip
 AFFINE = affine_for("LPS")
+CASE = "10000100_1_CTce_ThAb"
 
 
 def save_case(root: Path, case: str, organs: list[str]) -> None:
@@ -19,30 +20,32 @@ def save_case(root: Path, case: str, organs: list[str]) -> None:
         save(root / "Segmentations" / f"{case}_{RADLEX[organ]}_7.nii.gz", paint({organ: 1}, AFFINE), AFFINE)
 
 
-def test_every_organ_is_where_its_file_says_and_the_rest_is_unknown(tmp_path: Path) -> None:
-    case = "10000100_1_CTce_ThAb"
-    save_case(tmp_path, case, list(RADLEX))
-    # the urinary bladder and the right lung lie where no annotated organ is
-    for number in (237, 1302):
+def download(root: Path) -> None:
+    """A CT with all organs, with structures where no annotated organ is, and with landmarks; an MR."""
+    save_case(root, CASE, list(RADLEX))
+    for number in (237, 1302):  # the urinary bladder and the right lung
         label = paint({"stomach": 1, "esophagus": 1}, AFFINE)
-        save(tmp_path / "Segmentations" / f"{case}_{number}_7.nii.gz", label, AFFINE)
-    (tmp_path / "Segmentations" / f"{case}_LMAnnotations_4.fcsv").write_text("# landmarks")
-    save(tmp_path / "Volumes" / "10000067_3_MRT1_wb.nii.gz", make_ct(AFFINE), AFFINE)
-    save(tmp_path / "Segmentations" / "10000067_3_MRT1_wb_58_4.nii.gz", paint({"liver": 1}, AFFINE), AFFINE)
+        save(root / "Segmentations" / f"{CASE}_{number}_7.nii.gz", label, AFFINE)
+    (root / "Segmentations" / f"{CASE}_LMAnnotations_4.fcsv").write_text("# landmarks")
+    save_case(root, "10000067_3_MRT1_wb", ["liver"])
+
+
+def test_every_organ_is_where_its_file_says_and_the_rest_is_unknown(tmp_path: Path) -> None:
+    download(tmp_path)
     prepared = prepare("visceral", tmp_path, tmp_path / "out")
     assert not prepared.failures
     assert not prepared.notes
-    assert [entry["case"] for entry in prepared.entries["training"]] == [case]
+    assert [entry["case"] for entry in prepared.entries["training"]] == [CASE]
     assert prepared.entries["training"][0]["patient"] == "10000100"
-    assert organs_at_points(prepared, case) == {point: point if point in RADLEX else "unknown" for point in POINTS}
+    assert organs_at_points(prepared, CASE) == {point: point if point in RADLEX else "unknown" for point in POINTS}
 
 
 def test_the_label_set_is_what_a_case_has_files_of(tmp_path: Path) -> None:
-    save_case(tmp_path, "10000100_1_CTce_ThAb", list(RADLEX))
+    download(tmp_path)
     save_case(tmp_path, "10000006_1_CT_wb", ["liver", "left kidney"])
     save(tmp_path / "Volumes" / "10000014_1_CT_wb.nii.gz", make_ct(AFFINE), AFFINE)  # nothing of it is annotated
     prepared = prepare("visceral", tmp_path, tmp_path / "out")
-    assert [entry["case"] for entry in prepared.entries["training"]] == ["10000006_1_CT_wb", "10000100_1_CTce_ThAb"]
+    assert [entry["case"] for entry in prepared.entries["training"]] == ["10000006_1_CT_wb", CASE]
     assert prepared.entries["training"][0]["labelled"] == ["left kidney", "liver"]
     found = organs_at_points(prepared, "10000006_1_CT_wb")
     assert found == {point: point if point in ("liver", "left kidney") else "unknown" for point in POINTS}
@@ -50,11 +53,10 @@ def test_the_label_set_is_what_a_case_has_files_of(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("older", "newer"), [(4, 8), (9, 10)])
 def test_of_two_annotations_the_one_with_the_higher_number_counts(older: int, newer: int, tmp_path: Path) -> None:
-    case = "10000100_1_CTce_ThAb"
-    save(tmp_path / "Volumes" / f"{case}.nii.gz", make_ct(AFFINE), AFFINE)
+    save_case(tmp_path, CASE, [])
     for version, place in ((older, "stomach"), (newer, "liver")):
-        save(tmp_path / "Segmentations" / f"{case}_58_{version}.nii.gz", paint({place: 1}, AFFINE), AFFINE)
+        save(tmp_path / "Segmentations" / f"{CASE}_58_{version}.nii.gz", paint({place: 1}, AFFINE), AFFINE)
     prepared = prepare("visceral", tmp_path, tmp_path / "out")
-    assert prepared.notes == [f"{case}: liver is annotated 2 times; {case}_58_{newer}.nii.gz counts"]
-    found = organs_at_points(prepared, case)
+    assert prepared.notes == [f"{CASE}: liver is annotated 2 times; {CASE}_58_{newer}.nii.gz counts"]
+    found = organs_at_points(prepared, CASE)
     assert found == {point: "liver" if point == "liver" else "unknown" for point in POINTS}

@@ -33,9 +33,13 @@ def save_case(root: Path, part: str, name: str, label: object = None) -> None:
     save(root / f"WORD-V0.1.0/labels{part}/{name}.nii.gz", paint(VALUES, AFFINE) if label is None else label, AFFINE)
 
 
-def test_adrenal_glands_get_their_sides_in_every_section(tmp_path: Path) -> None:
+def download(root: Path) -> None:
     for part, name in (("Tr", "word_0002"), ("Val", "word_0001"), ("Ts", "word_0014")):
-        save_case(tmp_path, part, name)
+        save_case(root, part, name)
+
+
+def test_adrenal_glands_get_their_sides_in_every_section(tmp_path: Path) -> None:
+    download(tmp_path)
     prepared = prepare("word", tmp_path, tmp_path / "out")
     assert not prepared.failures + prepared.notes
     assert [entry["case"] for entry in prepared.entries["training"]] == ["word_0001", "word_0002"]
