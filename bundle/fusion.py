@@ -46,6 +46,7 @@ def check_space(needed: int) -> None:
 
 
 def add_to(total: Tensor, values: Tensor) -> None:
+    """Add in NumPy, in one thread: on a busy machine several wait for each other at every strip."""
     sums = total.numpy()
     np.add(sums, values.numpy(), out=sums)
 
@@ -77,14 +78,12 @@ class TiledSum:
 
     def add(self, axis: int, start: int, planes: Tensor) -> None:
         """Add planes (N×C×U×V) across ``axis``, of which ``start`` is the first."""
-        place = start
-        for part in planes.split([1] * len(planes)):  # no layer's end lies within a plane
+        for place, plane in enumerate(planes, start):
             number, within = divmod(place, self.edge)
             if self.layer != (axis, number):
                 self.write()
                 self.layer, self.collected = (axis, number), self.layer_planes(axis).zero_()
-            add_to(self.inside(axis, self.collected)[within], part[0])
-            place += 1
+            add_to(self.inside(axis, self.collected)[within], plane)
 
     def slabs(self, axis: int) -> Slabs:
         """The sums, in order, a layer of tiles at a time."""

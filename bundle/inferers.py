@@ -22,8 +22,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bundle.errors import InputError
+from bundle.fusion import TiledSum
 from bundle.grids import ScanGrid, label_planes
 from bundle.memory import DiskBuffers, watch_memory
+from bundle.organs import BACKGROUND
 from bundle.predictors import Predictor, check_backend
 from bundle.windows import Index, Slabs, Windows, background_slabs, only_background, probability_slabs
 
@@ -31,7 +33,6 @@ __all__ = ["SlabInferer", "ViewInferer", "find_body", "scan_grid_of"]
 
 Item = TypeVar("Item")
 BLOCK = 4  # edge, in voxels, of the blocks in which the body is looked for
-FUSED_PLANES = 8  # of a file that are touched at a time
 WORTH_COMPILING = 10_000_000  # voxels of all windows
 WORKING_BYTES = 150_000_000  # planes on their way to labels
 SMALLEST_PART = 0.1  # of the largest one; smaller parts are noise, the table, a tube
@@ -260,21 +261,24 @@ class ViewInferer(SlabInferer):
         return 2, self.fused(image, networks)
 
     def fused(self, image: Tensor, networks: Sequence[nn.Module]) -> Slabs:
-        disk, total = DiskBuffers(), torch.empty(0)
+        sums: TiledSum | None = None
+        airy = 0  # views that found nothing but air: they have one channel
         for view, network in zip(self.views, networks, strict=True):
             axis, slabs = view.slabs(image, network)
             for start, planes in slabs:
-                if not len(total):
-                    total = disk.zeros((image.shape[2], planes.shape[1], *image.shape[:2]))  # Z×C×X×Y
-                # Z first here too, then a few of those planes at a time: no more of the file is touched at once.
-                part = planes if axis == 2 else planes.movedim(-1, 0).movedim(1, 2 + axis)
-                for low in range(0, len(part), FUSED_PLANES):
-                    where = total[start + low :] if axis == 2 else total[low:].narrow(2 + axis, start, len(planes))
-                    where[:FUSED_PLANES][: len(part) - low] += part[low : low + FUSED_PLANES] / len(networks)
-                    disk.release()
-        for start in range(0, len(total), FUSED_PLANES):
-            yield start, total[start : start + FUSED_PLANES].clone()
-            disk.release()
+                if planes.shape[1] == 1:
+                    airy += 1
+                    break
+                if sums is None:
+                    sums = TiledSum(image.shape, planes.shape[1], DiskBuffers())
+                sums.add(axis, start, planes)
+        if sums is None:
+            yield from background_slabs(0, image.shape[2], 1, image.shape[:2])
+            return
+        # Across the last axis: label maps are written in that order.
+        for start, planes in sums.slabs(2):
+            planes[:, BACKGROUND] += airy
+            yield start, planes.div_(len(networks))
 
 
 def batched(items: Iterable[Item], count: int) -> Iterator[list[Item]]:

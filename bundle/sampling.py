@@ -292,13 +292,17 @@ class PatchDataset(PersistentDataset):
             torch.save(tensors, partial)
             self.make_room(partial.stat().st_size)
             os.replace(partial, path)
-        elif self.limit is not None:
-            os.utime(path)  # used now
         loaded: dict[str, Any] = torch.load(path, weights_only=True, mmap=True)
         return loaded
 
     def volume(self, index: int) -> dict[str, Any]:
         """The preprocessed case: `image` and `label`, 1×volume, mapped into memory."""
+        if self.limit is not None and index in self.open_volumes:
+            path = self.cache_file(self.data[index])
+            if path.is_file():
+                os.utime(path)  # used now
+            else:
+                del self.open_volumes[index]  # it gave way: a mapped file goes on taking space
         if index not in self.open_volumes:
             if len(self.open_volumes) >= OPEN_VOLUMES:
                 self.open_volumes.pop(next(iter(self.open_volumes)))

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from bundle.losses import PannLoss, PriorLoss, SupervisedLoss, split_samples
 from bundle.memory import peak_memory
+from scripts.common import listed
 
 CLASSES = 14
 Step = Callable[[], None]
@@ -127,3 +128,51 @@ class Bench:
         gigabytes = {name: peak / 1e9 for name, peak in peaks.items()}
         peak_ratio = gigabytes["with"] / gigabytes["without"]
         print(f"{'peak, GB':<10}{gigabytes['without']:>10.3f}{gigabytes['with']:>10.3f}{peak_ratio:>8.3f}")
+
+    def views(
+        self,
+        slices: int = 200,
+        size: int = 512,
+        scales: Sequence[float] = (0.75, 1, 1.25, 1.5, 1.75, 2),
+        width: int = 8,
+        backbone: str = "resnet50",
+        backbone_slices: int = 8,
+        skip_air: bool = False,
+    ) -> None:
+        """The cost of three views and several scales, averaged: time, memory above the weights, size of the file.
+
+        Args:
+            slices: of the scan that narrow 2D U-Nets segment; 0 leaves them out.
+            size: voxels of a slice's edge.
+            scales: sizes of a slice.
+            width: channels of the U-Nets' first level.
+            backbone: of a DeepLabV3+ beside them.
+            backbone_slices: of the scan that it segments; 0 leaves it out.
+            skip_air: leave slices without body out.
+        """
+        from scripts.bench_views import run
+
+        run(slices, size, scales, width, backbone, backbone_slices, skip_air)
+
+    def slices(
+        self,
+        cases: int = 2,
+        grid: Sequence[int] = (512, 512, 100),
+        views: Sequence[str] = ("axial", "coronal", "sagittal"),
+        backbones: Sequence[str] = ("tiny", "resnet50"),
+        slices: int = 200,
+        batch: int = 4,
+    ) -> None:
+        """The cost of slices: the loader beside reading a volume for each, and beside a step of the network.
+
+        Args:
+            cases: phantoms that are made for it.
+            grid: their voxels.
+            views: axial, coronal, sagittal.
+            backbones: of the DeepLab whose training step is timed.
+            slices: how many are drawn.
+            batch: slices in a mini-batch.
+        """
+        from scripts.bench_slices import run
+
+        run(cases, grid, listed(views), listed(backbones), slices, batch)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import nibabel as nib
 import numpy as np
@@ -40,6 +40,7 @@ from bundle.organs import Vocabulary
 from bundle.phantom import PROTOCOLS, make_patient
 from bundle.segmenters import load_segmenter
 
+Result = TypeVar("Result")
 PIXDIM, OVERLAP = (1.5, 1.5, 2.0), 0.25
 SPACING = (0.8, 0.8, 1.5)  # of the synthetic scan, mm
 NETWORK: dict[str, Any] = {
@@ -131,7 +132,7 @@ def engine(scan: Path, model: Path, output: Path, backend: str, skip_air: bool) 
     return Cost(time.perf_counter() - started, peak_memory() / 1e9)
 
 
-def measure(function: Callable[..., Cost], *arguments: Any) -> Cost:
+def measure(function: Callable[..., Result], *arguments: Any) -> Result:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(function, arguments)
 

@@ -25,6 +25,16 @@ def test_bench_inference_compares_labels_and_shows_the_growth(capsys: pytest.Cap
     assert re.search(r"\n +20 +\d+\.\d +\d+\.\d\d +\d+\.\d\d", printed)
 
 
+def test_bench_views_shows_time_memory_and_file(capsys: pytest.CaptureFixture[str]) -> None:
+    Bench().views(slices=10, size=32, scales=(1, 2), width=4, backbone="tiny", backbone_slices=4)
+    printed = capsys.readouterr().out
+    assert "14 classes, untrained weights, air included\nscales 1, 2; " in printed
+    costs = r" +\d+\.\d +\d+\.\d\d +"
+    assert re.search(rf"U-Net, width 4, 32×32×10, 1 view, 1 scale{costs}0.00\n", printed)
+    assert re.search(rf"U-Net, width 4, 32×32×10, 3 views, 2 scales{costs}\d.\d\d\n", printed)
+    assert re.search(rf"DeepLabV3\+, tiny, 32×32×4, 3 views, 2 scales{costs}\d.\d\d\n", printed)
+
+
 def test_both_steps_run_on_any_loss() -> None:
     for kind in ("ce", "dice_ce"):
         for with_prior in (True, False):
