@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
@@ -335,9 +336,9 @@ def channels_of(label: Array, case: Case) -> NDArray[np.uint8]:
     """The values of a label file as channels; raises an InputError for a value that nobody declared."""
     values: dict[int, int] = case["values"]
     most = int(label.max())
-    if most > max(values):  # before tables of that size are made
+    if most > max(*values, 255):  # before tables of that size are made
         undeclared(case, [most])
-    table = np.zeros(max(values) + 1, np.uint8)
+    table = np.zeros(max(*values, most) + 1, np.uint8)
     for value, channel in values.items():
         table[value] = 0 if channel in (UNKNOWN, IGNORED) else channel
     flat = label.ravel(order="F" if label.flags.f_contiguous else "C")  # no copy
@@ -360,8 +361,24 @@ def undeclared(case: Case, values: Sequence[int]) -> NoReturn:
     )
 
 
+def axes_of(scan: Scan) -> str:
+    return "".join(nib.aff2axcodes(scan.affine))
+
+
+def in_ras(scan: Scan) -> Scan:
+    """The same scan with its axes to the right, front and head; a view."""
+    turn = nib.io_orientation(scan.affine)
+    voxels = nib.orientations.apply_orientation(scan.voxels, turn)
+    return Scan(voxels, scan.affine @ nib.orientations.inv_ornt_aff(turn, scan.voxels.shape), scan.path)
+
+
 def check_grid(image: Scan, label: Scan) -> None:
     """Raises an InputError where the label map is not on the image's grid."""
+    if axes_of(image) != axes_of(label) and same_grid(in_ras(image), in_ras(label)):
+        raise InputError(
+            f"{label.path}: its axes run {axes_of(label)}, those of its image {image.path} run {axes_of(image)}; store "
+            "both alike, for instance with nibabel.as_closest_canonical"
+        )
     if image.voxels.shape != label.voxels.shape:
         raise InputError(
             f"{label.path}: its shape {label.voxels.shape} is not that of its image {image.path} {image.voxels.shape}; "

@@ -16,6 +16,7 @@ A case is a plain dict, as MONAI's transforms want it:
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
 from collections import Counter
@@ -26,7 +27,17 @@ from typing import Any
 from bundle.checks import check_cases
 from bundle.errors import InputError
 from bundle.findings import KINDS
-from bundle.organs import AMBIGUOUS, BACKGROUND, IGNORED, ORGANS, UNKNOWN, Vocabulary, find_organ, normalize
+from bundle.organs import (
+    AMBIGUOUS,
+    BACKGROUND,
+    IGNORED,
+    ORGANS,
+    UNKNOWN,
+    Vocabulary,
+    find_organ,
+    normalize,
+    similar_organ,
+)
 
 __all__ = [
     "SUPERVISIONS",
@@ -49,6 +60,7 @@ Meaning = str | int  # an organ's name, or BACKGROUND, UNKNOWN or IGNORED
 
 logger = logging.getLogger(__name__)
 
+ENTRY_KEYS = {"image", "label", "labelled", "case", "patient", "fold", "accept"}
 SECTIONS = ("training", "validation", "test")
 SUPERVISIONS = ("full", "semi", "partial", "pann")
 LESION_WORDS = {
@@ -139,6 +151,18 @@ def meaning_of_lesion(name: str, sites: set[Meaning], path: Path) -> Meaning:
     )
 
 
+def check_spelling(names: Mapping[int, Sequence[str]], path: Path) -> None:
+    """A structure outside the vocabulary is background: a misspelt organ would be learned as that."""
+    for name in {normalize(name) for value, some in names.items() if value for name in some}:
+        if meaning_of(name) == BACKGROUND and not is_lesion(name):
+            close = similar_organ(name)
+            if close:
+                raise InputError(
+                    f'{path}: "{name}" in "labels" is no organ of the vocabulary; did you mean "{close}"? '
+                    "If it is another structure, give it a name that cannot be confused with that"
+                )
+
+
 def map_values(
     names: Mapping[int, Sequence[str]], labelled: Sequence[str], vocabulary: Vocabulary, path: Path
 ) -> dict[int, int]:
@@ -174,9 +198,9 @@ def read_datalist(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"{path}: no such file; a cohort is a folder with a dataset.json")
     try:
-        datalist = json.loads(path.read_text())
+        datalist = json.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a mark
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not valid JSON ({error})") from None
+        raise InputError(f"{path}: not valid JSON in UTF-8 ({error}); mend it or save it again") from None
     if not isinstance(datalist, dict) or not isinstance(datalist.get("labels"), dict):
         raise InputError(
             f'{path}: expected a JSON object with "labels" such as {{"0": "background", "1": "spleen"}}, found none'
@@ -205,6 +229,10 @@ def listed_cases(datalist: Mapping[str, Any], section: str, path: Path) -> list[
             raise InputError(
                 f'{path}: expected entries such as {{"image": …, "label": …}} in "{section}", found {case}'
             )
+        for key in set(case) - ENTRY_KEYS:
+            close = difflib.get_close_matches(key, ENTRY_KEYS - set(case), n=1, cutoff=0.75)
+            if close:
+                raise InputError(f'{path}: {case["image"]} has "{key}"; did you mean "{close[0]}"?')
     return cases
 
 
@@ -272,6 +300,7 @@ def read_cohort(path: str | Path, vocabulary: Vocabulary | None = None, section:
     path, vocabulary = Path(path), vocabulary or Vocabulary()
     datalist = read_datalist(path)
     names = names_by_value(datalist["labels"], path)
+    check_spelling(names, path)
     declared = declared_organs(names)
     cases = []
     for entry in listed_cases(datalist, section, path):

@@ -36,6 +36,7 @@ __all__ = [
 
 SPACING_MM = (0.2, 10.0)
 FIELD_MM = (100.0, 1000.0)
+ABSURD_MM = (20.0, 3000.0)  # beyond it the unit is wrong
 HISTOGRAM = (-200, 300)  # HU that are counted: soft tissue, and no value that padding or clipping makes
 SOFT_SHARE = 0.02  # of the voxels at least are soft tissue
 DENSE_SHARE = 0.15  # of the voxels at most are bone
@@ -107,10 +108,11 @@ def odd_grid(path: str, spacing: Sequence[float], field_of_view: Sequence[float]
     low, high = FIELD_MM
     if not all(low <= length <= high for length in field_of_view):
         message = (
-            f"{path}: expected a field of view of {low:g} to {high:g} mm, found {lengths(field_of_view)}; the prior "
-            "expects scans that show the whole abdomen"
+            f"{path}: expected a field of view of {low:g} to {high:g} mm, found {lengths(field_of_view)}; correct the "
+            "header if its unit is not mm; the prior expects scans that show the whole abdomen"
         )
-        yield Finding("field", False, message)
+        absurd = not all(ABSURD_MM[0] <= length <= ABSURD_MM[1] for length in field_of_view)
+        yield Finding("field", absurd, message)
 
 
 def lengths(values: Sequence[float]) -> str:
@@ -133,8 +135,8 @@ def odd_values(path: str, low: float, high: float, soft: float, dense: float) ->
         yield Finding("rescaled", True, message)
     elif low > -OFFSET / 4 and dense > DENSE_SHARE:
         message = (
-            f"{path}: expected Hounsfield units with air at -1000, {found}: the scan was stored without its offset; "
-            f"subtract {OFFSET}, or set the header's intercept to -{OFFSET}"
+            f"{path}: expected Hounsfield units with air at -1000, {found}: a CT stored without its offset, or no CT; "
+            f"of a CT subtract {OFFSET}, or set the header's intercept to -{OFFSET}"
         )
         yield Finding("offset", True, message)
     elif soft < SOFT_SHARE:
@@ -180,17 +182,18 @@ def odd_volumes(case: Case, volumes: Volumes) -> Iterator[Finding]:
             yield Finding("volume", False, message)
 
 
-def place_of(channel: int, counts: Counts, affine: NDArray[np.float64]) -> float | None:
-    """mm to the right of the centre of an organ; None where there is too little of it."""
+def place_of(channel: int, counts: Counts, affine: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """mm to the right, front and head of the centre of an organ; None where there is too little of it."""
     total = counts[0][:, channel].sum()
     if total < FEW:
         return None
     centre = [float(np.arange(len(count)) @ count[:, channel] / total) for count in counts]
-    return float(affine[0, :3] @ centre + affine[0, 3])
+    place: NDArray[np.float64] = affine[:3, :3] @ centre + affine[:3, 3]
+    return place
 
 
 def wrong_sides(image: Scan, counts: Counts, case: Case, vocabulary: Vocabulary) -> Iterator[Finding]:
-    """The liver lies to the right of the spleen, right organs to the right of left ones.
+    """The liver lies to the right of the spleen and before the kidneys, right organs to the right of left ones.
 
     Args:
         image: the scan.
@@ -198,21 +201,35 @@ def wrong_sides(image: Scan, counts: Counts, case: Case, vocabulary: Vocabulary)
         case: for its label file.
         vocabulary: the organs.
     """
-    channels = {name: channel for channel, name in enumerate(vocabulary.names, start=1) if name in SIDES}
-    found = {name: place_of(channel, counts, image.affine) for name, channel in channels.items()}
+    found = {name: place_of(channel, counts, image.affine) for channel, name in enumerate(vocabulary.names, start=1)}
     places = {name: place for name, place in found.items() if place is not None}
-    mirrored = side_of_liver_and_spleen(places, image)
+    right = {name: float(place[0]) for name, place in places.items()}
+    mirrored = side_of_liver_and_spleen(right, image) or upside_down(places)
     if mirrored:
         yield Finding("mirrored", True, f"{case['label']}: {mirrored}: the scan is mirrored; {ACCEPT_MIRRORED}")
         return  # pairs would only repeat it
     for organ in ("kidney", "adrenal gland"):
-        right, left = f"right {organ}", f"left {organ}"
-        if {right, left} <= set(places) and places[right] < places[left]:
+        one, other = f"right {organ}", f"left {organ}"
+        if {one, other} <= set(right) and right[one] < right[other]:
             message = (
-                f"{case['label']}: the {right} lies to the left of the {left}: their values are swapped, or the scan "
+                f"{case['label']}: the {one} lies to the left of the {other}: their values are swapped, or the scan "
                 'is mirrored; exchange the two names in "labels", or correct the affine'
             )
             yield Finding("swapped", True, message)
+
+
+def upside_down(places: Mapping[str, NDArray[np.float64]]) -> str:
+    """What is wrong between front and back, head and feet; empty if nothing is."""
+    if not {"liver", "right kidney", "left kidney"} <= set(places):
+        return ""
+    kidneys = (places["right kidney"] + places["left kidney"]) / 2
+    if places["liver"][1] < kidneys[1]:
+        return "the liver lies behind the kidneys"
+    # kidneys may lie high, but adrenal glands lie on them
+    glands = [places[name] for name in ("right adrenal gland", "left adrenal gland") if name in places]
+    if places["liver"][2] < kidneys[2] and all(gland[2] < kidneys[2] for gland in glands):
+        return "the liver lies below the kidneys"
+    return ""
 
 
 def side_of_liver_and_spleen(places: Mapping[str, float], image: Scan) -> str:
@@ -242,8 +259,8 @@ def off_the_organs(image: Scan, labels: NDArray[np.uint8], case: Case, vocabular
         along = nib.aff2axcodes(image.affine, (("right–left", "left–right"), ("front–back",) * 2, ("head–feet",) * 2))
         message = (
             f"{path}: lies on the organs of {image.path} only when it is flipped "
-            f"({' and '.join(along[axis] for axis in axes)}): one of the two is mirrored; convert both again from "
-            "their source"
+            f"({' and '.join(along[axis] for axis in axes)}): one of the two is mirrored or shifted; convert both "
+            "again from their source"
         )
         organs = {vocabulary.names[value - 1] for value in np.unique(labels) if value}
         yield Finding("flipped", "liver" in organs or len(organs) >= TELLING_ORGANS, message)

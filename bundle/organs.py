@@ -6,13 +6,25 @@ Free of torch, so that a command line can import it at no cost.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from bundle.errors import InputError
 
-__all__ = ["AMBIGUOUS", "BACKGROUND", "IGNORED", "ORGANS", "UNKNOWN", "Organ", "Vocabulary", "find_organ", "normalize"]
+__all__ = [
+    "AMBIGUOUS",
+    "BACKGROUND",
+    "IGNORED",
+    "ORGANS",
+    "UNKNOWN",
+    "Organ",
+    "Vocabulary",
+    "find_organ",
+    "normalize",
+    "similar_organ",
+]
 
 BACKGROUND = 0  # in a loaded label map: known to be no organ of the vocabulary
 UNKNOWN = 255  # in a loaded label map: the annotators did not say, a pseudo-label may
@@ -114,6 +126,13 @@ _BY_NAME = {normalize(alias): organ for organ in ORGANS for alias in (organ.name
 def find_organ(name: str) -> Organ | None:
     """The organ with this name or alias, or None."""
     return _BY_NAME.get(normalize(name))
+
+
+def similar_organ(name: str) -> str | None:
+    """The organ that a name which is none was probably meant to be. Short aliases ("rk") resemble too much."""
+    names = [known for known in (*_BY_NAME, *AMBIGUOUS) if len(known) > 4]
+    close = difflib.get_close_matches(normalize(name), names, n=1, cutoff=0.86)
+    return close[0] if close else None
 
 
 class Vocabulary:

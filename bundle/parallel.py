@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -17,6 +18,11 @@ __all__ = ["run_all"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+def leave_interrupts() -> None:
+    """Ctrl-C reaches all processes; the one that was started deals with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def run_all(
@@ -45,7 +51,7 @@ def run_all(
                 yield function(item)
                 bar.update()
             return
-        with ProcessPoolExecutor(count) as pool:
+        with ProcessPoolExecutor(count, initializer=leave_interrupts) as pool:
             try:
                 for result in pool.map(function, items):
                     yield result

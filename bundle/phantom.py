@@ -455,11 +455,11 @@ def make_phantoms(
         folds: folds of the fully labelled cohort.
         workers: processes; default one per core.
     """
-    grid = tuple(int(n) for n in grid)
-    if len(grid) != 3 or min(grid) < 8:
+    if isinstance(grid, str) or len(grid) != 3 or not all(isinstance(n, int) and n >= 8 for n in grid):
         raise InputError(f"grid: expected three numbers of at least 8 such as 96,96,40, found {grid}")
+    voxels = (grid[0], grid[1], grid[2])
     counts = {"full": full, "spleen": partial, "pancreas": partial, "liver": partial, "test": test}
-    jobs = [(str(output), cohort, index, seed, grid) for cohort, count in counts.items() for index in range(count)]
+    jobs = [(str(output), cohort, index, seed, voxels) for cohort, count in counts.items() for index in range(count)]
     with ProcessPoolExecutor(workers or os.cpu_count()) as pool:
         running = [pool.submit(write_case, *job) for job in jobs]
         for done in tqdm(running, desc="phantoms", unit="case"):

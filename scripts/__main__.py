@@ -13,6 +13,7 @@ import fire
 
 from bundle.errors import InputError
 
+INTERRUPTED = 130  # what shells report for Ctrl-C
 COMMANDS = {  # where each command lives; only the one that is asked for is imported
     "bench": ("scripts.bench", "Bench"),
     "check": ("scripts.check", "check"),
@@ -44,10 +45,19 @@ def check_options(command: Any, arguments: list[str]) -> None:
 
 
 def main() -> None:
+    name = "".join(sys.argv[1:2])
+    if name and not name.startswith("-") and name not in COMMANDS:
+        close = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f'did you mean "{close[0]}"?' if close else f"choose from {', '.join(sorted(COMMANDS))}"
+        raise InputError(f"{name}: there is no such command; {hint}")
     for name, command in load_commands(sys.argv[1:2]).items():
         if [name] == sys.argv[1:2] and not inspect.isclass(command):
             check_options(command, sys.argv[2:])
-    fire.Fire(load_commands(sys.argv[1:2]), name="python -m scripts")
+    try:
+        fire.Fire(load_commands(sys.argv[1:2]), name="python -m scripts")
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -22,9 +23,22 @@ TINY_GRID = (32, 32, 16)
 
 @pytest.fixture(scope="session")
 def tiny_cohorts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Cohorts of two cases each on a 32×32×16 grid."""
+    """Cohorts of two cases each, three full ones, on a 32×32×16 grid."""
     folder = tmp_path_factory.mktemp("cohorts")
-    return make_phantoms(str(folder), seed=1, full=3, partial=2, test=2, grid=TINY_GRID, workers=1)
+    return make_phantoms(str(folder), seed=1, full=3, partial=2, test=2, grid=TINY_GRID, workers=2)
+
+
+@pytest.fixture(scope="session")
+def clean_cohorts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Cohorts of one case each, two full ones, on a 64×64×32 grid: fine enough for the check to find no fault."""
+    folder = tmp_path_factory.mktemp("clean")
+    return make_phantoms(str(folder), seed=3, full=2, partial=1, test=1, grid=(64, 64, 32), workers=2)
+
+
+@pytest.fixture
+def data(clean_cohorts: Path, tmp_path: Path) -> Path:
+    """A copy of the clean cohorts to plant a fault in."""
+    return Path(shutil.copytree(clean_cohorts, tmp_path / "data"))
 
 
 @pytest.fixture

@@ -76,6 +76,8 @@ def prepare_cohort(
     Raises:
         InputError: when nothing can be made of it. Single bad cases are left out and reported in the result.
     """
+    if dropped or fraction:
+        check_dropping(adapter, dropped, fraction)
     found = adapter.find_cases(source)
     training = [case for case in found if case.section == "training" and case.labels]
     chosen = choose_evenly(training, cases, str(source))
@@ -164,14 +166,18 @@ def annotated_organs(adapter: Adapter) -> list[str]:
     return [organ.name for organ in ORGANS if organ.name in named]
 
 
-def drop_labels(entries: list[Entry], adapter: Adapter, dropped: int, fraction: float, seed: int) -> None:
-    """The paper's PaNN*: in a share of the cases only a few random organs stay annotated, other ones in each case."""
+def check_dropping(adapter: Adapter, dropped: int, fraction: float) -> None:
     organs = annotated_organs(adapter)
     if not 0 < dropped < len(organs) or not isinstance(fraction, int | float) or not 0 < fraction <= 1:
         raise InputError(
             f"drop_labels, fraction: expected 1 to {len(organs) - 1} of the {len(organs)} organs of {adapter.name} and "
             f"a share of the cases above 0 and up to 1, found {dropped} and {fraction}; the paper has 8 and 0.2"
         )
+
+
+def drop_labels(entries: list[Entry], adapter: Adapter, dropped: int, fraction: float, seed: int) -> None:
+    """The paper's PaNN*: in a share of the cases only a few random organs stay annotated, other ones in each case."""
+    organs = annotated_organs(adapter)
     count = round(fraction * len(entries))
     if count == 0:
         raise InputError(f"fraction: {fraction:g} of {len(entries)} cases is none; choose a larger one")

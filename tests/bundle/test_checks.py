@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,22 +18,9 @@ from bundle.checks import CaseCheck, check_cases, examine_cases
 from bundle.cohorts import SECTIONS, cohort_files, read_cohort
 from bundle.errors import InputError
 from bundle.findings import Finding
-from bundle.phantom import make_phantoms
 from tests.scan_files import save_series
 
 Change = Callable[[NDArray[Any]], NDArray[Any]]
-
-
-@pytest.fixture(scope="module")
-def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("clean")
-    return make_phantoms(str(folder), seed=3, full=2, partial=1, test=1, grid=(64, 64, 32), workers=2)
-
-
-@pytest.fixture
-def data(clean: Path, tmp_path: Path) -> Path:
-    """A copy to plant a fault in."""
-    return Path(shutil.copytree(clean, tmp_path / "data"))
 
 
 def load(data: Path) -> list[dict[str, Any]]:
@@ -228,11 +216,14 @@ def test_a_mirrored_scan(data: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["full/full_000", "liver/liver_000", "pancreas/pancreas_000"])
 @pytest.mark.parametrize("key", ["image", "label"])
 def test_an_image_mirrored_against_its_label_map(data: Path, name: str, key: str) -> None:
-    """The voxels of one are flipped, the headers agree."""
+    """The voxels of one are flipped, the headers agree; a label map then has its organs on the wrong sides as well."""
     change(path_of(data, name, key), lambda old: old[::-1])
-    kinds = [finding.kind for finding in found(data)[name]]
-    assert set(kinds) == {"mirrored"}
-    assert any("only when it is flipped" in finding.message for finding in found(data)[name])
+    findings = {finding.kind: finding for finding in found(data)[name]}
+    sides = {"mirrored"} if key == "label" and name != "pancreas/pancreas_000" else set()
+    assert set(findings) == {"flipped"} | sides
+    assert re.search(r"only when it is flipped \((right–left|left–right)\)", findings["flipped"].message)
+    if name != "pancreas/pancreas_000":  # one small organ may be no proof
+        assert findings["flipped"].error
 
 
 def test_swapped_kidneys(data: Path) -> None:
@@ -253,10 +244,17 @@ def test_a_person_may_accept_what_is_odd(data: Path) -> None:
 
 
 def test_a_label_map_of_another_patient(data: Path) -> None:
-    """Same grid, other organs: nothing in the headers could tell."""
-    change(path_of(data, "full/full_000", "label"), lambda old: np.roll(old, (20, 15), (0, 1)))
-    kinds = {finding.kind for finding in found(data)["full/full_000"]}
-    assert kinds & {"misplaced", "mirrored"}
+    """Same shape, other organs: nothing in the headers could tell."""
+    other = np.asanyarray(nib.load(path_of(data, "full/full_001", "label")).dataobj)
+    change(path_of(data, "full/full_000", "label"), lambda old: other)
+    finding = only(data, "full/full_000")
+    assert (finding.kind, finding.error) == ("misplaced", False)
+    assert "look whether it belongs to this scan" in finding.message
+
+
+def test_a_label_map_beside_the_organs(data: Path) -> None:
+    change(path_of(data, "full/full_000", "label"), lambda old: np.roll(old, 12, 0))  # 70 mm
+    assert only(data, "full/full_000").kind == "misplaced"
 
 
 # --- Sizes -----------------------------------------------------------------------------------------------------------
@@ -441,3 +439,34 @@ def test_what_was_checked_before_an_interruption_is_remembered(data: Path, monke
     with pytest.raises(KeyboardInterrupt):
         look(data, remembered=memory)
     assert len(json.loads(memory.read_text())) == 2
+
+
+@pytest.mark.parametrize(("axis", "words"), [(1, "behind the kidneys"), (2, "below the kidneys")])
+def test_a_scan_upside_down_or_back_to_front(data: Path, axis: int, words: str) -> None:
+    """Image and label map agree; only the anatomy tells."""
+    flip = np.diag([-1.0 if row == axis else 1.0 for row in range(3)] + [1.0])
+    for key in ("image", "label"):
+        change(path_of(data, "full/full_000", key), affine=lambda old: flip @ old)
+    finding = only(data, "full/full_000")
+    assert (finding.kind, finding.error) == ("mirrored", True)
+    assert f"the liver lies {words}" in finding.message
+
+
+def test_a_header_in_metres_is_an_error(data: Path) -> None:
+    for key in ("image", "label"):
+        change(path_of(data, "full/full_000", key), affine=lambda old: old / 1000)
+    assert [finding.kind for finding in found(data)["full/full_000"] if finding.error] == ["field"]
+
+
+def test_a_label_map_in_other_axes_is_told_apart_from_a_shifted_one(data: Path) -> None:
+    path = path_of(data, "full/full_000", "label")
+    turned = nib.load(path).as_reoriented([[0, -1], [1, 1], [2, 1]])
+    nib.save(nib.Nifti1Image(np.asanyarray(turned.dataobj), turned.affine), path)
+    refused(data, "full/full_000", "its axes run LAS, those of its image", "run RAS; store both alike")
+
+
+def test_all_undeclared_values_are_told(data: Path) -> None:
+    change(
+        path_of(data, "spleen/spleen_000", "label"), lambda old: (old * (np.indices(old.shape)[2] % 4)).astype(np.uint8)
+    )
+    refused(data, "spleen/spleen_000", "holds the value 2, 3,")

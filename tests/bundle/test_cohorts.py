@@ -365,3 +365,27 @@ def test_odd_entries_are_explained(write_cohort: Write, entry: dict[str, object]
 def test_a_fold_may_be_written_as_text(write_cohort: Write) -> None:
     (case,) = read_cohort(write_cohort("a", ALL, [EMPTY], extra=[{"fold": "2"}]))
     assert case["fold"] == 2
+
+
+@pytest.mark.parametrize(("said", "meant"), [("livr", "liver"), ("Spleeen", "spleen"), ("kidny", "kidney")])
+def test_a_misspelt_organ_is_not_learned_as_background(write_cohort: Write, said: str, meant: str) -> None:
+    with pytest.raises(InputError, match=f'is no organ of the vocabulary; did you mean "{meant}"'):
+        read_cohort(write_cohort("a", {"0": "background", "1": said}, [EMPTY]))
+
+
+@pytest.mark.parametrize("name", ["urinary bladder", "duodenum", "superior vena cava", "left lung", "rectum"])
+def test_other_structures_are_not_taken_for_misspelt_organs(write_cohort: Write, name: str) -> None:
+    (case,) = read_cohort(write_cohort("a", {"0": "background", "1": name, "2": "liver"}, [EMPTY]))
+    assert case["values"][1] == BACKGROUND
+
+
+def test_a_misspelt_key_is_told(write_cohort: Write) -> None:
+    path = write_cohort("a", ALL, [None], extra=[{"lable": "x.nii.gz", "note": "any other key is fine"}])
+    with pytest.raises(InputError, match='case0.nii.gz has "lable"; did you mean "label"'):
+        read_cohort(path)
+
+
+def test_a_file_of_a_windows_editor_is_read(write_cohort: Write) -> None:
+    path = write_cohort("a", ALL, [EMPTY])
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    assert len(read_cohort(path)) == 1

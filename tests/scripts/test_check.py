@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -16,22 +15,10 @@ from bundle.check_reports import draw_thumbnail
 from bundle.errors import InputError
 from bundle.label_maps import count_by_slice
 from bundle.organs import Vocabulary
-from bundle.phantom import make_phantoms
 from bundle.scans import Scan
 from scripts.check import check
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture(scope="module")
-def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("clean")
-    return make_phantoms(str(folder), seed=4, full=1, partial=1, test=1, grid=(48, 48, 32), workers=2)
-
-
-@pytest.fixture
-def data(clean: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(clean, tmp_path / "data"))
 
 
 def window(path: Path) -> None:
@@ -40,19 +27,19 @@ def window(path: Path) -> None:
 
 
 def test_clean_data_gives_a_table_a_record_and_a_page(
-    clean: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    clean_cohorts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    check(str(clean), output=str(tmp_path / "out"), strict=True, workers=1)
+    check(str(clean_cohorts), output=str(tmp_path / "out"), strict=True, workers=1)
     lines = capsys.readouterr().out.splitlines()
     assert re.split(r"\s{2,}", lines[0])[:3] == ["cohort", "cases", "annotated"]
     assert [line.split()[0] for line in lines[1:6]] == ["full", "liver", "pancreas", "spleen", "test"]
-    assert lines[-1] == f"5 cases: no errors, no warnings; see {tmp_path / 'out' / 'report.html'}"
+    assert lines[-1] == f"6 cases: no errors, no warnings; see {tmp_path / 'out' / 'report.html'}"
     record = json.loads((tmp_path / "out" / "report.json").read_text())
     assert [case["case"] for case in record["cases"]] == [
-        "full_000", "liver_000", "pancreas_000", "spleen_000", "test_000",
+        "full_000", "full_001", "liver_000", "pancreas_000", "spleen_000", "test_000",
     ]  # fmt: skip
     page = (tmp_path / "out" / "report.html").read_text()
-    assert page.count("<img ") == 5
+    assert page.count("<img ") == 6
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
 
 
@@ -72,7 +59,7 @@ def test_errors_end_with_code_2_and_no_traceback(data: Path, tmp_path: Path, run
     (label,) = (data / "spleen" / "labelsTr").glob("*.nii.gz")
     image = nib.load(label)
     nib.save(nib.Nifti1Image(np.asanyarray(image.dataobj) * 3, image.affine), label)
-    next((data / "full" / "imagesTr").glob("*.nii.gz")).unlink()
+    (data / "full" / "imagesTr" / "full_000.nii.gz").unlink()
     done = run_command("-m", "scripts", "check", data, "--output", tmp_path / "out")
     assert done.returncode == 2
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
@@ -80,10 +67,10 @@ def test_errors_end_with_code_2_and_no_traceback(data: Path, tmp_path: Path, run
     assert "no such file" in errors[0]
     assert "holds the value 3" in errors[1]
     assert "Traceback" not in done.stderr
-    assert "5 cases: 2 errors, no warnings" in done.stdout
+    assert "6 cases: 2 errors, no warnings" in done.stdout
     page = (tmp_path / "out" / "report.html").read_text()
     assert page.index("full/full_000") < page.index("spleen/spleen_000") < page.index("liver/liver_000")
-    assert page.count("<img ") == 4
+    assert page.count("<img ") == 5
 
 
 def test_bad_input_is_one_sentence(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from scripts.__main__ import COMMANDS, load_commands
@@ -19,3 +20,9 @@ def test_making_phantoms_does_not_wait_for_torch() -> None:
     program = "from scripts.__main__ import load_commands; import sys; load_commands(['phantom']); print(*sys.modules)"
     finished = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "torch" not in finished.stdout.split()
+
+
+def test_a_misspelt_command_is_told(run_command: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = run_command("-m", "scripts", "chek", "data")
+    assert done.returncode == 2
+    assert done.stderr.strip() == 'error: chek: there is no such command; did you mean "check"?'

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,10 @@ from bundle.errors import InputError
 from scripts.check import check
 from scripts.folds import folds
 from scripts.prepare import prepare
+from tests.bundle.adapters import test_kits
 from tests.bundle.adapters.downloads import affine_for, make_ct, paint, save
 
+ROOT = Path(__file__).resolve().parents[2]
 REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "totalsegmentator"
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -47,12 +50,30 @@ def test_a_download_becomes_a_cohort(download: Path, tmp_path: Path, run_command
     assert all(Path(case["image"]).is_file() for case in cases)
 
 
-def test_a_broken_case_is_told_and_the_others_are_kept(download: Path, tmp_path: Path, run_command: Run) -> None:
+def test_a_broken_case_is_told_and_the_others_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Kidneys are split into right and left, so that every file is read."""
+    test_kits.download(tmp_path / "in", 3)
+    broken = tmp_path / "in" / "dataset" / "case_00001" / "segmentation.nii.gz"
+    broken.write_bytes(broken.read_bytes()[:-20])
+    with pytest.raises(SystemExit) as stopped:
+        prepare("kits", str(tmp_path / "in"), str(tmp_path / "out"), workers=1)
+    assert stopped.value.code == 2
+    printed = capsys.readouterr()
+    (error,) = [line for line in printed.err.splitlines() if line.startswith("error: ")]
+    assert error.startswith(f"error: {broken}: cannot be read as an image")
+    assert "1 cases could not be prepared" in printed.err
+    assert "2 training cases, 1 test cases in" in printed.out
+    datalist = json.loads((tmp_path / "out" / "dataset.json").read_text())
+    assert [entry["case"] for entry in datalist["training"]] == ["case_00000", "case_00002"]
+    assert [entry["case"] for entry in datalist["test"]] == ["case_00210"]
+
+
+def test_a_broken_file_that_is_only_referred_to_is_left_to_the_check(download: Path, tmp_path: Path) -> None:
     (download / "labelsTr" / "spleen_3.nii.gz").write_bytes(b"?")
     prepare("msd_spleen", str(download), str(tmp_path / "out"), workers=1)
     with pytest.raises(SystemExit) as stopped:
         check(str(tmp_path / "out"), output=str(tmp_path / "check"), workers=1)
-    assert stopped.value.code == 2  # a file that is only referred to is looked into by the check
+    assert stopped.value.code == 2
 
 
 @pytest.mark.parametrize(
@@ -105,3 +126,26 @@ def test_folds_are_written_into_a_dataset_and_used(
 def test_folds_of_a_partial_cohort_are_refused(tiny_cohorts: Path) -> None:
     with pytest.raises(InputError, match="no case has all of spleen, .* annotated; choose --organs"):
         folds(str(tiny_cohorts / "spleen"))
+
+
+def test_what_cannot_be_dropped_is_told_before_any_work(download: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="drop_labels, fraction: expected"):
+        prepare("msd_spleen", str(download), str(tmp_path / "out"), drop_labels=8, fraction=1.5)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("option", ["cases", "folds", "drop_labels", "seed", "workers"])
+def test_numbers_are_numbers(option: str) -> None:
+    with pytest.raises(InputError, match=f"{option}: expected a whole number from 0 on, found abc"):
+        prepare("btcv", "x", **{option: "abc"})
+
+
+def test_ctrl_c_ends_without_a_traceback(tiny_cohorts: Path, tmp_path: Path) -> None:
+    code = "import os, signal, sys, threading; threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start(); "
+    code += "import bundle.checks, time; bundle.checks.read_scan = lambda source: time.sleep(30); "
+    code += f"sys.argv = ['x', 'check', {str(tiny_cohorts)!r}, '--output', {str(tmp_path)!r}, '--workers', '1']; "
+    code += "from scripts.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.splitlines()[-1] == "interrupted"
+    assert "Traceback" not in done.stderr

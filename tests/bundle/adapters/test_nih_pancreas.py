@@ -36,7 +36,7 @@ PANCREAS = box(POINTS["pancreas"])
 
 
 def save_case(root: Path, number: str, label: NDArray[np.uint8], order: list[int] = HEAD_FIRST) -> None:
-    """A pancreas of 100 HU in nothing but fat and the bright spot; the label map's header is the one of another grid."""
+    """A pancreas of 100 HU in nothing but fat, and the bright spot; the label map has the header of another grid."""
     noise = np.random.default_rng(0).normal(0, 10, SHAPE)
     ct = add_spot(np.where(PANCREAS, 100, -100), AFFINE) + noise.astype(np.int16)
     series = root / "Pancreas-CT" / f"PANCREAS_{number}" / "11-24-2015-Pancreas-18957" / "Pancreas-99667"
