@@ -107,7 +107,8 @@ class DualStep:
 
 
 class History:
-    """What the training did, as JSON lines: losses, p̄, ν and μ, averaged over ``interval`` iterations; refreshes.
+    """What the training did, as JSON lines: losses, p̄, ν and μ, averaged over ``interval`` iterations; the
+    learning rate; refreshes.
 
     Args:
         path: the file; what an earlier run of this stage left there goes.
@@ -124,9 +125,11 @@ class History:
         self.append = append
         self.sums: dict[str, Any] = {}
         self.counts: dict[str, int] = {}
+        self.learning_rate: float | None = None
 
     def attach(self, engine: Engine) -> None:
         engine.add_event_handler(Events.STARTED, self.start)
+        engine.add_event_handler(Events.ITERATION_STARTED, self.note_learning_rate)
         engine.add_event_handler(Events.ITERATION_COMPLETED, self.collect)
         engine.add_event_handler(Events.ITERATION_COMPLETED(every=self.interval), self.write)
         if engine.has_registered_events(PannEvents.REFRESHED):
@@ -137,6 +140,11 @@ class History:
         kept = read_history(self.path) if self.append and self.path.is_file() else []
         lines = [json.dumps(record) + "\n" for record in kept if record["stage"] != self.stage]
         self.path.write_text("".join(lines))
+
+    def note_learning_rate(self, engine: Engine) -> None:
+        """Before the iteration: its end is when schedulers change it, in whatever order."""
+        if hasattr(engine, "optimizer"):
+            self.learning_rate = engine.optimizer.param_groups[0]["lr"]
 
     def add(self, name: str, value: Any) -> None:
         self.sums[name] = self.sums.get(name, 0) + value
@@ -155,6 +163,8 @@ class History:
         if self.loss is not None:
             prior = self.loss.prior
             record |= {"tracked": prior.tracked.tolist(), "nu": prior.nu.tolist(), "mu": prior.mu.tolist()}
+        if self.learning_rate is not None:
+            record["learning_rate"] = self.learning_rate
         self.sums, self.counts = {}, {}
         if not math.isfinite(record["loss"]):
             raise InputError(

@@ -56,11 +56,13 @@ def read_footing(overlays: Sequence[str]) -> tuple[Footing, Any]:
     parser, config = ConfigParser(), " + ".join([TRAIN.name, *overlays])
     try:
         parser.read_config([str(TRAIN), *overlays])
-        names = ("patch_size", "patch_margin", "pixdim", "organs")
-        size, margin, pixdim, organs = (parser.get_parsed_content(name) for name in names)
+        names = ("patch_size", "patch_margin", "pixdim", "organs", "empty_rate")
+        size, margin, pixdim, organs, empty_rate = (parser.get_parsed_content(name) for name in names)
     except Exception as error:  # YAML, JSON and MONAI's parser raise a dozen kinds
         reason = " ".join(str(error).split())
         raise InputError(f"{config}: cannot be read as a config ({reason}); mend the overlay") from None
+    if empty_rate != 1:
+        print(f"note: q is shown over all slices; training with empty_rate {empty_rate} weights them by what they show")
     for name, numbers in (("patch_size", size), ("pixdim", pixdim)):
         if not isinstance(numbers, list | tuple) or len(numbers) != 3:
             raise InputError(f"{config}: {name}: expected three numbers, found {numbers}")
