@@ -9,8 +9,9 @@ READY := $(VENV)/.installed
 demo: $(READY)
 	$(RUN) -W ignore -m scripts demo
 
+# One thread in each of several processes: on tensors as small as those of the tests, threads wait for each other.
 test: $(READY) lint
-	$(RUN) -m pytest -m "not slow" --cov --cov-report=term --cov-fail-under=90
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -n auto --maxprocesses 4 -m "not slow" --cov --cov-report=term --cov-fail-under=90
 
 test-slow: $(READY)
 	$(RUN) -m pytest -m slow
