@@ -35,9 +35,10 @@ def record_model(directory: str | Path, organs: Sequence[str] | None = None, **v
     record = {"organs": Vocabulary(organs).names, **values}
     config = run_config()
     if config is not None:  # the network as the config declares it; what is instantiated no longer tells
-        network_def = dict(config.get("network_def"))
-        if "pretrained" in network_def:  # the trained weights replace them, and their file may be gone by then
-            network_def["pretrained"] = None
+        network_def = config.get("network_def")
+        if isinstance(network_def, dict) and "pretrained" in network_def:
+            # the trained weights replace them, and their file may be gone by then
+            network_def = {**network_def, "pretrained": None}
         record["network_def"] = network_def
     with whole_file(Path(directory) / MODEL_CONFIG) as unfinished:
         unfinished.write_text(json.dumps(record, indent=2) + "\n")

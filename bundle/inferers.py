@@ -7,10 +7,9 @@ labels on the network's, or to pseudo-labels.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,17 +23,17 @@ from torch.nn import functional as F
 from bundle.errors import InputError
 from bundle.fusion import TiledSum
 from bundle.grids import ScanGrid, label_planes
-from bundle.memory import DiskBuffers, watch_memory
+from bundle.memory import DiskBuffers, give_back, watch_memory
 from bundle.organs import BACKGROUND
 from bundle.predictors import Predictor, check_backend
 from bundle.windows import Index, Slabs, Windows, background_slabs, only_background, probability_slabs
 
 __all__ = ["SlabInferer", "ViewInferer", "find_body", "scan_grid_of"]
 
-Item = TypeVar("Item")
 BLOCK = 4  # edge, in voxels, of the blocks in which the body is looked for
 WORTH_COMPILING = 10_000_000  # voxels of all windows
 WORKING_BYTES = 150_000_000  # planes on their way to labels
+WAITING = 32  # planes of labels that are written together
 SMALLEST_PART = 0.1  # of the largest one; smaller parts are noise, the table, a tube
 
 
@@ -148,7 +147,7 @@ class SlabInferer(Inferer):
         self.roi_size, self.overlap, self.mode = tuple(int(n) for n in roi_size), float(overlap), mode
         self.batch, self.air, self.grid, self.progress = int(sw_batch_size), air, grid, progress
         self.memory, self.context = memory, int(context)
-        if self.context and self.roi_size.count(1) != 1:
+        if self.context < 0 or (self.context and self.roi_size.count(1) != 1):
             raise InputError(
                 f"context: is about slices, but windows are {list(roi_size)}; give them one axis of size 1"
             )
@@ -189,7 +188,7 @@ class SlabInferer(Inferer):
             return 2, background_slabs(0, shape[2], 1, shape[:2])
         if body is not None:
             region = box_around(body, shape, size)
-        padded, inner = pad(with_neighbors(image, size, self.context)[(slice(None), *region)], size)
+        padded, inner = self.windowed(image, region, size)
         windows = Windows(padded.shape[1:], size, self.overlap, self.mode)
         offset = [side.start - margin.start for side, margin in zip(region, inner, strict=True)]
         wanted = None if body is None else touches(body, windows, offset)
@@ -198,6 +197,19 @@ class SlabInferer(Inferer):
             self.keep_within(self.memory * 1e9, windows, predictor)
         slabs = probability_slabs(padded, predictor, windows, wanted, self.batch, self.progress)
         return windows.axis, embed(crop(slabs, inner, windows.axis), region, shape, windows.axis)
+
+    def windowed(self, image: Tensor, region: Sequence[slice], size: Sequence[int]) -> tuple[Tensor, list[slice]]:
+        """A region of a volume as windows see it, C×X×Y×Z, and where it lies in there."""
+        if not self.context:
+            padded, inner = pad(image[tuple(region)], size)
+            return padded[None], inner
+        axis = list(size).index(1)
+        # across the slices all of the volume: beside the region's last slice lies the volume's next one
+        sides = [*region[:axis], slice(None), *region[axis + 1 :]]
+        padded, inner = pad(image[tuple(sides)], size)
+        count = region[axis].stop - region[axis].start
+        inner[axis] = slice(0, count)
+        return with_neighbors(padded, axis, self.context).narrow(1 + axis, region[axis].start, count), inner
 
     def keep_within(self, budget: float, windows: Windows, predictor: Predictor) -> None:
         """Hold the windows' sums in files if memory does not suffice.
@@ -232,9 +244,15 @@ class SlabInferer(Inferer):
         axis, slabs = self.slabs(image[0], network)
         labels = np.zeros(grid.shape, np.uint8, order="F")  # the order of a NIfTI file
         planes_of = np.moveaxis(grid.oriented(labels), axis, 0)
-        # Several planes at a time: across a file's first axis, one plane's voxels lie far from each other.
-        for batch in batched(label_planes(slabs, grid, axis), 32):
-            planes_of[batch[0][0] : batch[-1][0] + 1] = np.stack([plane.numpy() for _, plane in batch])
+        # Several planes at a time: across a file's first axis, one plane's voxels lie far from each other. They wait in
+        # one place: planes left where they were made would part the allocator's free memory, and it could grow by GBs.
+        waiting = np.empty((WAITING, *planes_of.shape[1:]), np.uint8)
+        for number, plane in label_planes(slabs, grid, axis):
+            place = number % WAITING
+            waiting[place] = plane.numpy()
+            if place == WAITING - 1 or number == len(planes_of) - 1:
+                planes_of[number - place : number + 1] = waiting[: place + 1]
+                give_back()
         return MetaTensor(torch.from_numpy(labels)[None], affine=torch.from_numpy(grid.affine))
 
 
@@ -281,29 +299,20 @@ class ViewInferer(SlabInferer):
             yield start, planes.div_(len(networks))
 
 
-def batched(items: Iterable[Item], count: int) -> Iterator[list[Item]]:
-    iterator = iter(items)
-    while batch := list(itertools.islice(iterator, count)):
-        yield batch
-
-
 def pad(image: Tensor, size: Sequence[int]) -> tuple[Tensor, list[slice]]:
-    """C×volume, zeros around it where it is smaller than a window, and where it lies in there; as MONAI pads."""
-    missing = [max(0, n - total) for n, total in zip(size, image.shape[1:], strict=True)]
+    """The volume, zeros around it where it is smaller than a window, and where it lies in there; as MONAI pads."""
+    missing = [max(0, n - total) for n, total in zip(size, image.shape, strict=True)]
     before = [n // 2 for n in missing]
     sides = [side for n, half in zip(missing[::-1], before[::-1], strict=True) for side in (half, n - half)]
-    inner = [slice(half, half + total) for half, total in zip(before, image.shape[1:], strict=True)]
+    inner = [slice(half, half + total) for half, total in zip(before, image.shape, strict=True)]
     return F.pad(image, sides) if any(missing) else image, inner
 
 
-def with_neighbors(image: Tensor, size: Sequence[int], context: int) -> Tensor:
+def with_neighbors(image: Tensor, axis: int, context: int) -> Tensor:
     """A volume as C×X×Y×Z: the slices beside each slice are its further channels, in order; a view of one copy.
 
     Beyond the ends the last slice is repeated, as in training.
     """
-    if not context:
-        return image[None]
-    axis = list(size).index(1)
     ends = image.narrow(axis, 0, 1), image.narrow(axis, image.shape[axis] - 1, 1)
     longer = torch.cat([*[ends[0]] * context, image, *[ends[1]] * context], axis)
     return longer.unfold(axis, 2 * context + 1, 1).movedim(-1, 0)

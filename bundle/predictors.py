@@ -125,6 +125,8 @@ class Predictor:
     def ask(self, windows: Tensor, network: nn.Module, axes: Sequence[int], scale: float) -> Tensor:
         dims = [2 + axis for axis in axes]
         thin = [2 + axis for axis, n in enumerate(windows.shape[2:]) if n == 1]  # a 2D network sees no such axis
+        if set(dims) & set(thin):
+            windows = windows.flip(1)  # slices beside a slice change sides
         given = windows.flip(dims).squeeze(thin)
         logits = resize(network(resize(given, scale)), given.shape[2:])
         for dim in thin:

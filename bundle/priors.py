@@ -101,6 +101,7 @@ def prior_of_cases(
             "patch": list(patches.size),
             "margin": list(patches.margin),
             "positions": "all positions of a patch, equally likely",
+            "empty_rate": patches.empty_rate,
             "cases": len(cases),
             "voxels": voxels,
         },

@@ -69,6 +69,7 @@ class PseudoLabels:
 
     def __init__(self, directory: str | Path, slab: int = 8, axis: int | None = None) -> None:
         self.directory, self.slab, self.axis = Path(directory), int(slab), 2 if axis is None else int(axis)
+        self.known: dict[Path, tuple[int, NDArray[np.bool_] | None]] = {}  # asked for at every draw
 
     def path(self, case: Case) -> Path:
         return self.directory / case["cohort"] / f"{case['case']}.npz"
@@ -105,8 +106,12 @@ class PseudoLabels:
 
     def occupied(self, case: Case) -> NDArray[np.bool_] | None:
         """Which slices show an organ; None before the first refresh."""
-        with self.opened(case) as slabs:
-            return None if slabs is None else slabs[OCCUPIED]
+        path = self.path(case)
+        made = path.stat().st_mtime_ns if path.is_file() else 0
+        if self.known.get(path, (0, None))[0] != made:
+            with self.opened(case) as slabs:
+                self.known[path] = (made, None if slabs is None else slabs[OCCUPIED])
+        return self.known.get(path, (0, None))[1]
 
     @contextmanager
     def opened(self, case: Case) -> Iterator[Any]:

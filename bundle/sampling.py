@@ -12,7 +12,7 @@ import itertools
 import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -40,11 +40,13 @@ __all__ = [
     "full_indices",
     "occupied_slices",
     "partial_indices",
+    "slice_patch_size",
 ]
 
 logger = logging.getLogger(__name__)
 
 Region = tuple[slice, ...]
+SCALE_SLOT = 2**16  # beyond the places in a batch: its randomness is its own
 OPEN_VOLUMES = 256  # mapped files kept open; what is mapped costs address space, not memory
 
 
@@ -96,6 +98,20 @@ class LabelStore(Protocol):
     def read(self, case: Case, region: Region) -> NDArray[np.uint8] | None: ...
 
     def occupied(self, case: Case) -> NDArray[np.bool_] | None: ...
+
+
+VIEWS = {"axial": 2, "coronal": 1, "sagittal": 0}  # the axis that slices lie across
+
+
+def slice_patch_size(view: str, size: Sequence[int]) -> list[int]:
+    """The size of a patch that is a slice of a view, of ``size`` pixels."""
+    if view not in VIEWS:
+        raise InputError(f'view: expected one of {", ".join(VIEWS)}, found "{view}"')
+    if len(size) != 2:
+        raise InputError(f"slice_size: expected two numbers of pixels, found {size}")
+    patch = [int(n) for n in size]
+    patch.insert(VIEWS[view], 1)
+    return patch
 
 
 def occupied_slices(label: NDArray[Any], axis: int) -> NDArray[np.bool_]:
@@ -241,8 +257,7 @@ class PatchDataset(PersistentDataset):
         cache_dir: folder of the preprocessed cases.
         organs: names of the vocabulary.
         completed: store of completed label maps.
-        limit: GB that the folder may hold; the files that were used longest ago give way, and are made again when they
-            are needed.
+        limit: GB that the preprocessed cases may take there. Cases beyond it are preprocessed whenever they are drawn.
     """
 
     def __init__(
@@ -261,7 +276,8 @@ class PatchDataset(PersistentDataset):
         self.fingerprint = json.dumps([*steps, patches.slice_axis])
         self.open_volumes: dict[int, dict[str, Any]] = {}
         self.occupied_slices: dict[int, NDArray[np.bool_]] = {}
-        self.evicted = False
+        self.filled = False
+        self.beyond: tuple[int, dict[str, Any]] = (-1, {})  # the last case that is not kept: it takes memory
         # Random transforms draw from a state set per sample; without this they would share one per dataset.
         self.transform.set_random_state(0)
 
@@ -287,49 +303,37 @@ class PatchDataset(PersistentDataset):
                 for key, value in made.items()
                 if key in ("image", "label", "label_cls_indices")
             }
+            if not self.fits(tensors):
+                return tensors
             # Written beside its place and moved: several processes may make it, none may see half of it.
             partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
             torch.save(tensors, partial)
-            self.make_room(partial.stat().st_size)
             os.replace(partial, path)
         loaded: dict[str, Any] = torch.load(path, weights_only=True, mmap=True)
         return loaded
 
     def volume(self, index: int) -> dict[str, Any]:
         """The preprocessed case: `image` and `label`, 1×volume, mapped into memory."""
-        if self.limit is not None and index in self.open_volumes:
-            path = self.cache_file(self.data[index])
-            if path.is_file():
-                os.utime(path)  # used now
-            else:
-                del self.open_volumes[index]  # it gave way: a mapped file goes on taking space
+        if index == self.beyond[0]:
+            return self.beyond[1]
         if index not in self.open_volumes:
+            volume = self._cachecheck(self.data[index])
+            if not self.cache_file(self.data[index]).is_file():
+                self.beyond = (index, volume)
+                return volume
             if len(self.open_volumes) >= OPEN_VOLUMES:
                 self.open_volumes.pop(next(iter(self.open_volumes)))
-            self.open_volumes[index] = self._cachecheck(self.data[index])
+            self.open_volumes[index] = volume
         return self.open_volumes[index]
 
-    def make_room(self, size: int) -> None:
-        """Delete the files that were used longest ago until ``size`` more bytes keep within the limit.
-
-        What is mapped stays readable until it is let go of.
-        """
-        if self.limit is None or self.cache_dir is None:
-            return
-        facts = [(path.stat().st_mtime, path.stat().st_size, path) for path in Path(self.cache_dir).glob("*.pt")]
-        held = sum(fact[1] for fact in facts)
-        for _, taken, path in sorted(facts):
-            if held + size <= self.limit * 1e9:
-                return
-            path.unlink(missing_ok=True)
-            held -= taken
-            if not self.evicted:
-                self.evicted = True
-                logger.warning(
-                    "cache_limit: %g GB do not hold all preprocessed cases; some will be made again and again, which "
-                    "takes time",
-                    self.limit,
-                )
+    def fits(self, tensors: Mapping[str, Any]) -> bool:
+        """Whether a case can be kept. Once `prepare` has filled the folder none is: processes need not agree."""
+        if self.limit is None:
+            return True
+        parts = [part for value in tensors.values() for part in (value if isinstance(value, list) else [value])]
+        size = sum(part.nbytes for part in parts)
+        held = sum(path.stat().st_size for case in self.data if (path := self.cache_file(case)).is_file())
+        return not self.filled and held + size <= self.limit * 1e9
 
     def occupied(self, index: int, partial: bool) -> NDArray[np.bool_] | None:
         """Which slices of a case show an organ; None where it does not matter."""
@@ -345,8 +349,18 @@ class PatchDataset(PersistentDataset):
     def prepare(self) -> None:
         """Preprocess all cases now, with a progress bar, rather than inside the first iterations."""
         missing = [case for case in self.data if not self.cache_file(case).is_file()]
-        for case in tqdm(missing, desc="preprocessing", unit="case", disable=not missing):
+        for number, case in enumerate(tqdm(missing, desc="preprocessing", unit="case", disable=not missing)):
             self._cachecheck(case)
+            if not self.cache_file(case).is_file():
+                self.filled = True
+                logger.warning(
+                    "cache_limit: %g GB do not hold all cases; %d of %d are preprocessed whenever they are drawn, "
+                    "which takes time",
+                    self.limit,
+                    len(missing) - number,
+                    len(self.data),
+                )
+                return
 
     def __getitem__(self, draw: Any) -> dict[str, torch.Tensor]:
         index, seed, scale = draw if isinstance(draw, Draw) else Draw(int(draw), (0, int(draw)))
@@ -435,12 +449,13 @@ class MixedBatches(Sampler[list[Draw]]):
         seed: int = 0,
         stage: int = 0,
         start: int = 0,
-        scales: Sequence[float] = (1.0,),
+        scales: float | Sequence[float] = (1.0,),
     ) -> None:
         self.full_cases, self.cohorts = full_indices(dataset), list(partial_indices(dataset).values())
         self.partial = partial if self.cohorts else 0
         self.full = full + partial - self.partial
         self.seed, self.stage, self.start = int(seed), int(stage), int(start)
+        scales = [scales] if isinstance(scales, int | float) else list(scales)
         if not scales or not all(isinstance(scale, int | float) and scale > 0 for scale in scales):
             raise InputError(f"train_scales: expected numbers above 0, found {scales}")
         self.scales = tuple(float(scale) for scale in scales)
@@ -455,7 +470,9 @@ class MixedBatches(Sampler[list[Draw]]):
             cohort = endless(range(len(self.cohorts)), position, (self.seed, self.stage, 1))
             turn = position // len(self.cohorts)
             indices.append(endless(self.cohorts[cohort], turn, (self.seed, self.stage, 2, cohort)))
-        scale = self.scales[np.random.default_rng((self.seed, self.stage, iteration)).integers(len(self.scales))]
+        scale = self.scales[
+            np.random.default_rng((self.seed, self.stage, iteration, SCALE_SLOT)).integers(len(self.scales))
+        ]
         return [Draw(index, (self.seed, self.stage, iteration, slot), scale) for slot, index in enumerate(indices)]
 
     def __iter__(self) -> Iterator[list[Draw]]:

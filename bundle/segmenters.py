@@ -137,7 +137,9 @@ def load_segmenter(
         networks.append(network.eval())
         inferer = parser.get_parsed_content("inferer")
         inferers.append(inferer)
-    fused = len({inferer.roi_size for inferer in inferers}) > 1
+    # windows that differ in size, channels or scales are not averaged window by window
+    kinds = {(one.roi_size, one.context, tuple(one.asked["scales"])) for one in inferers}
+    fused = len(kinds) > 1
     return Segmenter(
         first.get_parsed_content("preprocessing"),
         ViewInferer(inferers, grid="scan") if fused else inferers[0],

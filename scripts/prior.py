@@ -30,7 +30,8 @@ def prior(
 ) -> None:
     """Show the organ proportions of cohorts: q of the full cases, and what each partial cohort shows beside it.
 
-    The numbers are those that training would use for the same configs and cases; with a fold it holds cases out.
+    The numbers are those that training would use for the same configs and cases; with a fold it holds cases out, and
+    with an empty_rate below 1 it weights slices by what they show.
 
     Args:
         datasets: dataset.json files, cohort folders, or a folder of cohorts; their "training" sections are read.

@@ -41,7 +41,7 @@ def segment(
     memory: float | None = None,
     backend: str = "auto",
     flips: int | Sequence[int] = (),
-    scales: float | Sequence[float] = 1.0,
+    scales: float | Sequence[float] | None = None,
     clean: bool = False,
     preview: bool = False,
     dicom_seg: bool = False,
@@ -61,7 +61,7 @@ def segment(
         memory: GB the process may take; sums that exceed it are held in temporary files.
         backend: torch, openvino, or auto, which takes OpenVINO where it is installed and the device is the CPU.
         flips: axes mirrored and averaged (0 right, 1 anterior, 2 superior), for models trained with flips.
-        scales: sizes of a window that are averaged, for instance 0.75,1,1.25.
+        scales: sizes of a window that are averaged, for instance 0.75,1,1.25; those of the model if not given.
         clean: keep the largest connected part of each organ only.
         preview: also write NAME.png.
         dicom_seg: also write NAME.seg.dcm for DICOM series.
@@ -72,7 +72,9 @@ def segment(
     set_threads(threads)
     scans, target = find_scans(str(input)), Path(str(output))
     check_target(Path(str(input)), target, len(scans) == 1)
-    values: Settings = {"backend": backend, "skip_air": skip_air, "flips": listed(flips), "scales": listed(scales)}
+    values: Settings = {"backend": backend, "skip_air": skip_air, "flips": listed(flips)}
+    if scales is not None:
+        values["scales"] = listed(scales)
     chosen = {} if device is None else {"device": f"$torch.device({check_device(str(device))!r})"}
     segmenter = load_segmenter(model, listed(overlays), clean, memory, {**values, **chosen})
     weights = weight_files(model)

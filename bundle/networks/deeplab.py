@@ -243,7 +243,7 @@ def load_imagenet(network: Backbone, path: str | Path, name: str) -> None:
     network.load_state_dict(given, strict=False)
 
 
-def shortened(keys: Iterable[str], most: int = 6) -> str:
+def shortened(keys: Iterable[str], most: int = 20) -> str:
     names = list(keys)
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

@@ -100,15 +100,19 @@ def test_the_cache_keeps_within_its_limit(tmp_path: Path, caplog: pytest.LogCapt
     for path in (tmp_path / "cache").glob("*.pt"):
         path.unlink()
     CountedLoad.calls.clear()
+    (tmp_path / "cache" / "model.pt").write_bytes(b"of somebody else")
     dataset = make_dataset(tmp_path, cases, Patches((8, 10, 1)), limit=2.5 * size / 1e9)
     with caplog.at_level(logging.WARNING):
-        for number in range(12):
-            sample = dataset[Draw(number % 4, (number,))]
-            held = sum(path.stat().st_size for path in (tmp_path / "cache").glob("*.pt"))
-            assert held <= 2.5 * size
-            assert sample["image"].shape == (1, 8, 10)
-    assert min(CountedLoad.calls.values()) > 1  # made again when needed
-    assert caplog.text.count("cache_limit") == 1
+        dataset.prepare()
+    assert "2 of 4 are preprocessed whenever they are drawn" in caplog.text
+    for number in range(12):
+        assert dataset[Draw(number % 4, (number,))]["image"].shape == (1, 8, 10)
+    made = [path for path in (tmp_path / "cache").glob("*.pt") if path.name != "model.pt"]
+    assert sum(path.stat().st_size for path in made) <= 2.5 * size
+    assert (tmp_path / "cache" / "model.pt").is_file()
+    assert len(dataset.open_volumes) == len(made) == 2
+    # those that are kept are read once, the others at every draw, and one of them in preparation
+    assert CountedLoad.calls == {"a": 1, "b": 1, "c": 4, "d": 3}
 
 
 # --- Neighbours as channels ------------------------------------------------------------------------------------------
@@ -141,14 +145,40 @@ def test_inference_gives_a_slice_the_same_neighbors() -> None:
     torch.testing.assert_close(labels.float(), expected)
 
 
+class RisesByTwelve(torch.nn.Module):
+    """Says liver where the last of thirteen slices is 12 brighter than the first."""
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        liver = (image[:, -1] - image[:, 0] == 12).float()
+        return torch.stack([1 - liver, liver], 1) * 100
+
+
 def test_neighbors_outside_the_body_s_box_are_the_scan_s() -> None:
-    image = torch.full((1, 1, 16, 16, 24), -1.0)
-    image[..., 4:12, 4:12, :] = torch.arange(24.0) + 5
-    image[..., :8] = -1.0
-    labels = SlabInferer((16, 16, 1), 0.0, context=1, air=0.0)(image, MiddleOfThree())
-    whole = SlabInferer((16, 16, 1), 0.0, context=1)(image, MiddleOfThree())
-    torch.testing.assert_close(labels, whole)
-    assert labels.any()
+    image = (torch.arange(48.0) - 100).expand(1, 1, 16, 16, 48).clone()  # air that rises by 1 from slice to slice
+    image[..., 4:12, 4:12, 20:] += 200  # the body; the box around it begins four slices before
+    labels = SlabInferer((16, 16, 1), 0.0, context=6, air=0.0)(image, RisesByTwelve())
+    # slice 20 sees slices 14 to 26; slice 16 repeated, the first of the box, would make it 10
+    assert labels[0, 0, 0, 0].tolist() == [0] * 20 + [1] * 22 + [0] * 6
+
+
+def test_small_scans_are_padded_before_neighbors_are_channels() -> None:
+    image = torch.arange(6.0).expand(1, 1, 8, 10, 6).clone() + 1
+    labels = SlabInferer((16, 12, 1), 0.0, context=1)(image, MiddleOfThree())
+    expected = torch.zeros(1, 1, 8, 10, 6)
+    expected[..., 1:5] = 1
+    torch.testing.assert_close(labels.float(), expected)
+
+
+def test_flipping_across_slices_swaps_neighbors() -> None:
+    image = torch.arange(6.0).expand(1, 1, 8, 10, 6).clone()
+    probabilities = torch.cat(
+        [
+            planes
+            for _, planes in SlabInferer((8, 10, 1), 0.0, context=1, flips=[2]).slabs(image[0, 0], MiddleOfThree())[1]
+        ]
+    )
+    # upright it says liver in slices 1 to 4, upside down (falling values) nowhere
+    torch.testing.assert_close(probabilities[:, 1, 0, 0], torch.tensor([0, 0.5, 0.5, 0.5, 0.5, 0]), atol=1e-4, rtol=0)
 
 
 def test_context_needs_slices() -> None:

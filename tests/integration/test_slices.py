@@ -43,7 +43,9 @@ def test_both_stages_evaluation_and_inference_with_one_overlay(
     assert len(json.loads((tmp_path / "eval" / "scores.json").read_text())["organs"]) == 13
     images = tiny_cohorts / "test" / "imagesTs"
     bundle(run_command, "inferring", "inference", dataset_dir=images, bundle_root=tmp_path)
-    for made in (tmp_path / "eval" / "inference").glob("*_seg.nii.gz"):
+    labels = sorted((tmp_path / "eval" / "inference").glob("*_seg.nii.gz"))
+    assert [path.name for path in labels] == ["test_000_seg.nii.gz", "test_001_seg.nii.gz"]
+    for made in labels:
         scan = nib.load(images / made.name.replace("_seg", ""))
         assert nib.load(made).shape == scan.shape
         np.testing.assert_allclose(nib.load(made).affine, scan.affine, atol=1e-4)
