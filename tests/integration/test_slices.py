@@ -80,3 +80,14 @@ def test_three_views_are_fused(run_command: Run, tiny_cohorts: Path, tmp_path: P
     assert [path.name for path in made] == sorted(path.name for path in images.glob("*.nii.gz"))
     for path in made:
         assert nib.load(path).shape == nib.load(images / path.name).shape
+
+
+@pytest.mark.slow
+def test_the_3d_demo_of_the_docs_trains(run_command: Run, tiny_cohorts: Path, tmp_path: Path) -> None:
+    files = [str(ROOT / "configs" / f"{name}.yaml") for name in ("train", "demo", "demo_3d")]
+    values = {"dataset_dir": tiny_cohorts, "bundle_root": tmp_path, "warmup_iterations": 2, "train_iterations": 2}
+    values |= {"pixdim": "[12,12,15]", "patch_size": "[16,16,8]", "network_def::channels": "[4,8,8,8]"}
+    arguments = [argument for key, value in values.items() for argument in (f"--{key}", value)]
+    done = run_command("-m", "monai.bundle", "run", "training", "--config_file", str(files), *arguments)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads((tmp_path / "models" / "model.json").read_text())["patch_size"] == [16, 16, 8]
