@@ -163,8 +163,8 @@ def test_files_from_before_batches_were_counted_load(imagenet: tuple[Path, dict[
         ({"bn1.bias": torch.zeros(3)}, r"\(of another shape: bn1.bias\)"),
         ({"conv1.weight": torch.zeros(16, 1, 7, 7)}, r"\(of another shape: conv1.weight\)"),
         (
-            {f"extra{index}": torch.zeros(1) for index in range(8)},
-            r"unexpected: extra0, extra1, extra2, extra3, extra4, extra5 and 2 more",
+            {f"extra{index}": torch.zeros(1) for index in range(22)},
+            r"unexpected: extra0, extra1, .* extra19 and 2 more",
         ),
     ],
 )
