@@ -31,7 +31,7 @@ SMALLER = {  # how a command begins, and what makes it quick
     "python -m scripts segment": "",
     "python -m scripts bench loss": "--repeats 1 --size 32",
     "python -m scripts bench slices": "--cases 1 --grid 32,32,16 --backbones tiny --slices 5",
-    "python -m scripts bench views": "--slices 8 --size 32",
+    "python -m scripts bench views": "--slices 8 --size 32 --backbone tiny --scales [1,2]",
     "python -m scripts bench inference": "--slices 20 --lengths [10] --size 64 --window 32 --repeats 1",
 }
 
