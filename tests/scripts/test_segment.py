@@ -235,7 +235,13 @@ def corners(image: nib.Nifti1Image) -> list[float]:
 # --- Real processes, really stopped ----------------------------------------------------------------------------------
 def start(source: Path, target: Path, model: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "scripts", "segment", str(source), str(target), "--model", str(model)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # tests that run in the background ignore Ctrl-C, and so would what they start
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=ROOT, preexec_fn=listen_to_ctrl_c, **pipes)
+
+
+def listen_to_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def many(scans: Path, count: int) -> None:
