@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["better_flip", "fit", "thinned"]
+__all__ = ["CLEARLY", "better_flip", "fit", "thinned"]
 
 SOFT_TISSUE = (-40.0, 300.0)  # HU of an organ's median, from without to with contrast
 NEAR = 60.0  # HU around the median: noise and texture

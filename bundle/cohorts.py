@@ -510,8 +510,9 @@ def evaluation_cases(
     cohorts: str | Sequence[str] | None = None,
     organs: Sequence[str] | None = None,
     section: str = "test",
+    remembered: str | Path | None = None,
 ) -> list[Case]:
-    """The labelled cases of a section, checked.
+    """The labelled cases of a section, checked; results are kept in the file ``remembered``, as training keeps them.
 
     Raises:
         InputError: when there is none, or when two of them would be saved under one name.
@@ -525,7 +526,7 @@ def evaluation_cases(
             raise InputError(
                 f"{dataset_dir}: two cases are called {name}; evaluate their cohorts one by one: --cohorts"
             )
-    check_cases(cases, organs)
+    check_cases(cases, organs, remembered)
     return cases
 
 

@@ -29,7 +29,7 @@ from bundle.organs import BACKGROUND, Vocabulary
 from bundle.parallel import run_all
 from bundle.priors import Prior, Weights, label_proportions, prior_of_cases
 from bundle.sampling import Patches
-from bundle.scans import check_header, read_label_map, read_scan
+from bundle.scans import NIFTI, check_header, read_label_map, read_scan
 
 __all__ = ["Cohort", "Footing", "Given", "MeasuredCase", "Survey", "measure_case", "native_weights", "survey_cohorts"]
 
@@ -179,7 +179,7 @@ def border_values(voxels: NDArray[Any]) -> set[int]:
 
 def image_grid(path: str) -> tuple[tuple[int, ...], NDArray[np.float64]]:
     """Shape and affine of an image; of NIfTI the header alone is read."""
-    if not path.endswith((".nii", ".nii.gz")):
+    if not path.endswith(NIFTI):
         scan = read_scan(path)
         return scan.voxels.shape, scan.affine
     try:

@@ -32,6 +32,7 @@ from bundle.organs import BACKGROUND, IGNORED
 from bundle.scaling import resize
 
 __all__ = [
+    "VIEWS",
     "Draw",
     "LabelStore",
     "MixedBatches",

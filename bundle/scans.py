@@ -38,6 +38,7 @@ from bundle.errors import InputError
 
 __all__ = [
     "ENDINGS",
+    "NIFTI",
     "Scan",
     "Source",
     "check_header",

@@ -22,10 +22,10 @@ from bundle.label_maps import write_label_map
 from bundle.memory import peak_memory, resident_memory
 from bundle.networks import DeepLabV3Plus
 from bundle.organs import Vocabulary
+from bundle.sampling import VIEWS
 from bundle.segmenters import load_segmenter
 from scripts.bench_inference import SPACING, make_scan, measure
 
-VIEWS = {"axial": 2, "coronal": 1, "sagittal": 0}  # the axis that slices lie across
 HALVED = 8  # by the U-Net
 Definition = dict[str, Any]
 

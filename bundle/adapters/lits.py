@@ -10,14 +10,13 @@ from typing import ClassVar
 import numpy as np
 
 from bundle.adapters.base import Adapter, Annotation, RawCase, as_bytes, pair_files
-from bundle.agreement import better_flip, fit
+from bundle.agreement import CLEARLY, better_flip, fit
 from bundle.errors import InputError
 from bundle.scans import Scan, read_label_map, same_grid
 
 __all__ = ["Lits"]
 
 FITS = 0.7  # share of a liver's voxels near its median: a label map that lies well on its image has more
-CLEARLY = 0.15  # by which the share must be smaller the other way round
 
 
 class Lits(Adapter):

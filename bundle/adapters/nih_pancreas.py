@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.adapters.base import Adapter, Annotation, RawCase, find_files
-from bundle.agreement import better_flip, fit
+from bundle.agreement import CLEARLY, better_flip, fit
 from bundle.errors import InputError
 from bundle.scans import Scan, read_label_map
 
 __all__ = ["NihPancreas"]
 
-CLEARLY = 0.15  # by which an orientation that is not the documented one must fit better
 POOR = 0.6  # below it nothing fits: two real pancreases have 0.93 and 0.98, mirrored ones 0 to 0.74
 AXES = ("columns", "rows", "slices")
 

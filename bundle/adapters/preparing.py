@@ -20,11 +20,10 @@ from bundle.errors import InputError
 from bundle.label_maps import whole_file
 from bundle.organs import ORGANS, find_organ
 from bundle.parallel import run_all
-from bundle.scans import Scan, read_scan
+from bundle.scans import NIFTI, Scan, read_scan
 
 __all__ = ["Prepared", "choose_evenly", "drop_labels", "prepare_cohort"]
 
-NIFTI = (".nii", ".nii.gz")
 USUAL_FOLDS = 5
 Entry = dict[str, Any]
 
