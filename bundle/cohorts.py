@@ -62,7 +62,7 @@ logger = logging.getLogger(__name__)
 
 ENTRY_KEYS = {"image", "label", "labelled", "case", "patient", "fold", "accept"}
 SECTIONS = ("training", "validation", "test")
-SUPERVISIONS = ("full", "semi", "partial", "pann")
+SUPERVISIONS = ("full", "semi", "partial", "marginal", "ignore", "pann")
 LESION_WORDS = {
     "cancer", "tumor", "tumors", "tumour", "tumours", "cyst", "cysts", "lesion", "lesions", "mass", "masses",
     "metastasis", "metastases", "nodule", "nodules",
@@ -511,13 +511,21 @@ def evaluation_cases(
     organs: Sequence[str] | None = None,
     section: str = "test",
     remembered: str | Path | None = None,
+    fold: int | None = None,
 ) -> list[Case]:
     """The labelled cases of a section, checked; results are kept in the file ``remembered``, as training keeps them.
+
+    The section `fold` stands for the cases that training with this ``fold`` has held out.
 
     Raises:
         InputError: when there is none, or when two of them would be saved under one name.
     """
-    cases = [case for case in load_cases(dataset_dir, cohorts, organs, section) if "label" in case]
+    if section == "fold":
+        cases = validation_cases(dataset_dir, cohorts, organs, fold)
+    else:
+        cases = [case for case in load_cases(dataset_dir, cohorts, organs, section) if "label" in case]
+    if not cases and section == "fold":
+        raise InputError(f"{dataset_dir}: fold {fold} holds out no fully labelled case; choose --fold, or --section")
     if not cases:
         raise InputError(f'{dataset_dir}: no labelled case in the section "{section}" of any cohort; choose --section')
     names = [case["case"] for case in cases]

@@ -9,25 +9,58 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from ignite.engine import Engine, Events
 from monai.data import DataLoader
 from monai.utils import CommonKeys
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm import tqdm
 
+from bundle.diagnostics import PseudoLabelQuality
 from bundle.errors import InputError
 from bundle.inferers import SlabInferer
 from bundle.losses import PannLoss
 from bundle.organs import Vocabulary
-from bundle.pseudo_labels import PseudoLabels, Refresh, doubtful_cohorts, refresh_pseudo_labels
+from bundle.priors import Prior, expected_proportions
+from bundle.pseudo_labels import Decision, PseudoLabels, Refresh, doubtful_cohorts, refresh_pseudo_labels
 from bundle.sampling import MixedBatches
 from bundle.trainers import PannEvents
 
-__all__ = ["DualStep", "History", "Progress", "PseudoLabelRefresh", "read_history"]
+__all__ = ["DualStep", "History", "Progress", "PseudoLabelRefresh", "Teacher", "read_history"]
 
 
 logger = logging.getLogger(__name__)
+
+
+class Teacher:
+    """The network whose predictions become pseudo-labels: the one in training, or a moving average of its weights.
+
+    Args:
+        network: the network in training.
+        memory: of the average, iterations; 0 takes the network itself.
+    """
+
+    def __init__(self, network: nn.Module, memory: float = 0.0) -> None:
+        self.network, self.memory = network, float(memory)
+        self.average: AveragedModel | None = None
+
+    @property
+    def model(self) -> nn.Module:
+        return self.network if self.average is None else self.average.module
+
+    def start(self, engine: Engine) -> None:
+        """Begin with the present weights: stage 1 may have come before."""
+        if self.memory > 0:
+            decay = math.exp(-1 / self.memory)
+            self.average = AveragedModel(self.network, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
+            self.follow(engine)
+
+    def follow(self, engine: Engine) -> None:
+        if self.average is not None:
+            self.average.update_parameters(self.network)
 
 
 class PseudoLabelRefresh:
@@ -36,6 +69,10 @@ class PseudoLabelRefresh:
     The data loader starts anew after a refresh, so that no batch prefetched before it is used after it: what an
     iteration sees depends on its number alone, however many workers load it.
 
+    A refresh also tells the loss what proportions to expect of the partially labelled data (see
+    `bundle.priors.expected_proportions`), and from p̄ of the one before how decisions are to be corrected; the first
+    one therefore looks twice.
+
     Args:
         network: the network in training.
         inferer: the inference engine.
@@ -43,6 +80,14 @@ class PseudoLabelRefresh:
         store: where completed labels are written.
         loss: whose duals are anchored.
         interval: K, iterations between refreshes.
+        prior: q and its spread.
+        confidence: share of the probability that a pseudo-label needs; None gives none.
+        correction: how far decisions are corrected by the prior, 0 to 1.
+        start: first iteration with pseudo-labels; before it the voxels in question stay unknown.
+        teacher_memory: pseudo-labels come from weights averaged over so many iterations; 0 takes the present ones.
+        fit: scale q to the partial cohorts' field of view.
+        slack: distance from q that is not pulled at, in standard errors of q.
+        quality: measures the pseudo-labels against a hidden truth.
     """
 
     def __init__(
@@ -53,26 +98,68 @@ class PseudoLabelRefresh:
         store: PseudoLabels,
         loss: PannLoss,
         interval: int,
+        prior: Prior | None = None,
+        confidence: float | None = 0.0,
+        correction: float = 0.0,
+        start: int = 0,
+        teacher_memory: float = 0.0,
+        fit: bool = False,
+        slack: float = 0.0,
+        quality: PseudoLabelQuality | None = None,
     ) -> None:
-        self.network, self.inferer, self.loader, self.store = network, inferer, loader, store
+        self.teacher, self.inferer, self.loader, self.store = Teacher(network, teacher_memory), inferer, loader, store
         self.loss, self.interval = loss, int(interval)
+        self.prior, self.decision, self.begin = prior, Decision(confidence, float(correction)), int(start)
+        self.fit, self.slack, self.quality = bool(fit), float(slack), quality
+        self.last: Refresh | None = None
 
     def attach(self, engine: Engine) -> None:
+        engine.add_event_handler(Events.STARTED, self.teacher.start)
+        engine.add_event_handler(Events.ITERATION_COMPLETED, self.teacher.follow)
         engine.add_event_handler(Events.STARTED, self.refresh)
         engine.add_event_handler(Events.ITERATION_COMPLETED(every=self.interval), self.refresh_and_restart)
         engine.add_event_handler(Events.COMPLETED, self.refresh)
 
     def refresh(self, engine: Engine) -> None:
-        result = refresh_pseudo_labels(self.network, self.inferer, self.loader.dataset, self.store)
+        confidence = self.decision.confidence if engine.state.iteration >= self.begin else None
+        result = self.complete(confidence)
         if result is None:
             return
+        if self.last is None and self.decision.correction > 0 and confidence is not None:
+            self.last = result
+            result = self.complete(confidence)
+            assert result is not None
+        self.last = result
         self.loss.prior.anchor(result.proportions)
         if engine.state.iteration == 0 and self.loss.prior_weight > 0:
-            names = Vocabulary(self.loader.dataset.organs).channel_names
-            for sentence in doubtful_cohorts(result.given, self.loss.prior.prior.tolist(), names):
-                logger.warning(sentence)
+            self.expect(result)
+        result.quality = None if self.quality is None else self.quality()
         engine.state.refresh = result
         engine.fire_event(PannEvents.REFRESHED)
+
+    def complete(self, confidence: float | None) -> Refresh | None:
+        """Complete the labels; decisions are corrected by what the last refresh found."""
+        factors = None
+        if self.last is not None and self.prior is not None:
+            expected = expected_proportions(self.prior, self.last.given, self.fit, self.slack)
+            found = self.last.by_cohort
+            factors = {cohort: self.decision.factors(found[cohort], aim) for cohort, aim in expected.items()}
+        return refresh_pseudo_labels(
+            self.teacher.model, self.inferer, self.loader.dataset, self.store, confidence, factors
+        )
+
+    def expect(self, result: Refresh) -> None:
+        """Tell the loss what to expect of the mean over cohorts, and the user what is odd about them."""
+        names = Vocabulary(self.loader.dataset.organs).channel_names
+        for sentence in doubtful_cohorts(result.given, self.loss.prior.prior.tolist(), names):
+            logger.warning(sentence)
+        if self.prior is not None:
+            aims = expected_proportions(self.prior, result.given, self.fit, self.slack).values()
+            proportions, slack = (
+                torch.as_tensor(np.mean([getattr(aim, part) for aim in aims], axis=0))
+                for part in ("proportions", "slack")
+            )
+            self.loss.prior.expect(proportions, slack)
 
     def refresh_and_restart(self, engine: Engine) -> None:
         if engine.state.iteration >= (engine.state.max_epochs or 0) * (engine.state.epoch_length or 0):
@@ -130,6 +217,7 @@ class History:
     def attach(self, engine: Engine) -> None:
         engine.add_event_handler(Events.STARTED, self.start)
         engine.add_event_handler(Events.ITERATION_STARTED, self.note_learning_rate)
+        engine.add_event_handler(Events.ITERATION_STARTED, self.watch)
         engine.add_event_handler(Events.ITERATION_COMPLETED, self.collect)
         engine.add_event_handler(Events.ITERATION_COMPLETED(every=self.interval), self.write)
         if engine.has_registered_events(PannEvents.REFRESHED):
@@ -145,6 +233,11 @@ class History:
         """Before the iteration: its end is when schedulers change it, in whatever order."""
         if hasattr(engine, "optimizer"):
             self.learning_rate = engine.optimizer.param_groups[0]["lr"]
+
+    def watch(self, engine: Engine) -> None:
+        """Gradients are looked at only in the iterations after which a line is written."""
+        if self.loss is not None:
+            self.loss.watched = engine.state.iteration % self.interval == 0
 
     def add(self, name: str, value: Any) -> None:
         self.sums[name] = self.sums.get(name, 0) + value
@@ -163,6 +256,7 @@ class History:
         if self.loss is not None:
             prior = self.loss.prior
             record |= {"tracked": prior.tracked.tolist(), "nu": prior.nu.tolist(), "mu": prior.mu.tolist()}
+            record["gradients"] = {name: pull.tolist() for name, pull in self.loss.gradients.items()}
         if self.learning_rate is not None:
             record["learning_rate"] = self.learning_rate
         self.sums, self.counts = {}, {}
@@ -176,6 +270,10 @@ class History:
     def write_refresh(self, engine: Engine) -> None:
         refresh: Refresh = engine.state.refresh
         values = {"proportions": refresh.proportions.tolist(), "by_cohort": refresh.by_cohort}
+        if self.loss is not None:
+            values["expected"] = self.loss.prior.prior.tolist()
+        if refresh.quality is not None:
+            values["quality"] = refresh.quality
         self.record("refresh", engine.state.iteration, **values)
 
     def record(self, kind: str, iteration: int, **values: Any) -> None:

@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""The losses: cross-entropy (or Dice + cross-entropy) on completed labels, and the prior-aware term with its duals."""
+"""The losses: cross-entropy (or Dice + cross-entropy) on what is known of a voxel, and the prior-aware term with its duals."""
 
 from __future__ import annotations
 
@@ -50,8 +50,27 @@ def split_samples(tensor: Tensor, partial: Tensor) -> tuple[Tensor, Tensor]:
     return tensor[~partial], tensor[partial]
 
 
+def spread_over(annotated: Tensor, logits: Tensor) -> Tensor:
+    """B×C as B×C×1×1…, to meet B×C×spatial."""
+    return annotated.reshape(*annotated.shape, *[1] * (logits.ndim - 2))
+
+
+def marginal_cross_entropy(logits: Tensor, annotated: Tensor) -> Tensor:
+    """−log of the probability that a voxel is none of the annotated organs, B×spatial.
+
+    Args:
+        logits: B×C×spatial.
+        annotated: B×C, bool.
+    """
+    allowed = logits.masked_fill(spread_over(annotated, logits), -torch.inf)
+    return logits.logsumexp(1) - allowed.logsumexp(1)
+
+
 class SupervisedLoss(nn.Module):
-    """Mean voxel cross-entropy, with or without Dice; unknown voxels count for nothing.
+    """Mean voxel cross-entropy, with or without Dice.
+
+    Unknown voxels count for nothing, unless the label sets are given: then they are none of the annotated organs, and
+    the *marginal* cross-entropy asks for that alone, −log of the summed probability of all that they may be.
 
     Args:
         kind: `ce` is the paper's; `dice_ce` adds the soft Dice of the organs, taken over the whole batch.
@@ -63,26 +82,33 @@ class SupervisedLoss(nn.Module):
             raise InputError(f'loss: expected "ce" or "dice_ce", found "{kind}"')
         self.dice = DiceLoss(include_background=False, batch=True) if kind == "dice_ce" else None
 
-    def forward(self, logits: Tensor, label: Tensor) -> Tensor:
+    def forward(self, logits: Tensor, label: Tensor, annotated: Tensor | None = None) -> Tensor:
         """
         Args:
             logits: B×C×spatial.
             label: B×1×spatial.
+            annotated: B×C, the channels of each sample's label set, for the marginal loss of unknown voxels.
         """
         with torch.autocast(logits.device.type, enabled=False):
             logits, target = at_least_fp32(logits), label[:, 0].long()
             known = target < logits.shape[1]  # neither unknown nor ignored
+            unknown = torch.zeros_like(known) if annotated is None else target == UNKNOWN
             target = target.where(known, UNKNOWN)
-            # The mean over known voxels; a batch with none of them has loss 0, not 0/0.
-            loss = F.cross_entropy(logits, target, ignore_index=UNKNOWN, reduction="sum") / known.sum().clamp(min=1)
+            loss = F.cross_entropy(logits, target, ignore_index=UNKNOWN, reduction="sum")
+            if annotated is not None:
+                loss = loss + marginal_cross_entropy(logits, annotated)[unknown].sum()
+            # The mean over voxels that count; a batch with none of them has loss 0, not 0/0.
+            loss = loss / (known | unknown).sum().clamp(min=1)
             if self.dice is not None:
-                loss = loss + self.dice_loss(logits, target, known)
+                mask = known.unsqueeze(1)
+                if annotated is not None:  # an annotated organ is known to be absent from unknown voxels
+                    mask = mask | (unknown.unsqueeze(1) & spread_over(annotated, logits))
+                loss = loss + self.dice_loss(logits, target.where(known, 0), mask)
         return loss
 
-    def dice_loss(self, logits: Tensor, target: Tensor, known: Tensor) -> Tensor:
+    def dice_loss(self, logits: Tensor, target: Tensor, mask: Tensor) -> Tensor:
         assert self.dice is not None
-        onehot = F.one_hot(target.where(known, 0), logits.shape[1]).movedim(-1, 1).to(logits.dtype)
-        mask = known.unsqueeze(1)
+        onehot = F.one_hot(target, logits.shape[1]).movedim(-1, 1).to(logits.dtype)
         loss: Tensor = self.dice(logits.softmax(1) * mask, onehot * mask)
         return loss
 
@@ -100,15 +126,16 @@ class DeepSupervisionLoss(nn.Module):
         super().__init__()
         self.loss = loss
 
-    def forward(self, logits: Tensor, label: Tensor) -> Tensor:
+    def forward(self, logits: Tensor, label: Tensor, annotated: Tensor | None = None) -> Tensor:
         """
         Args:
             logits: B×heads×C×spatial, finest head first, all of them at full size; or B×C×spatial.
             label: B×1×spatial.
+            annotated: B×C, as for one head.
         """
         heads = logits.unbind(1) if logits.ndim > label.ndim else (logits,)
         weights = [0.5**place for place in range(len(heads))]
-        losses = [weight * self.loss(head, label) for weight, head in zip(weights, heads, strict=True)]
+        losses = [weight * self.loss(head, label, annotated) for weight, head in zip(weights, heads, strict=True)]
         return torch.stack(losses).sum() / sum(weights)
 
 
@@ -125,6 +152,9 @@ class PriorLoss(nn.Module):
     plain ascent) or `biased` (no duals: the divergence of the mini-batch's own p̄). Call `step_duals` *after* the
     network's step, with the batch that it was made from.
 
+    q comes from a few cases. With a ``slack`` around it, only what lies beyond pulls: q gives way to the value nearest
+    to the remembered p̄ within q ± slack.
+
     Args:
         prior: q, or a `Prior`.
         duals: how the duals are optimised.
@@ -134,6 +164,7 @@ class PriorLoss(nn.Module):
     """
 
     prior: Tensor
+    slack: Tensor
     nu: Tensor
     mu: Tensor
 
@@ -153,6 +184,7 @@ class PriorLoss(nn.Module):
             raise InputError(f"prior: expected proportions of at least 0 that sum to 1, found {q.tolist()}")
         self.duals, self.memory, self.floor, self.rate = duals, float(memory), float(floor), float(rate)
         self.register_buffer("prior", q)
+        self.register_buffer("slack", torch.zeros_like(q))
         self.register_buffer("nu", -1 / q.clamp(EPSILON, 1))
         self.register_buffer("mu", -1 / (1 - q).clamp(EPSILON, 1))
 
@@ -161,13 +193,24 @@ class PriorLoss(nn.Module):
         """u = −1/ν: the predicted proportions as the natural duals remember them."""
         return -1 / self.nu
 
+    @property
+    def target(self) -> Tensor:
+        """q; with a slack, the nearest to what is remembered that is within it."""
+        return self.tracked.clamp(self.prior - self.slack, self.prior + self.slack).clamp(0, 1)
+
     def coefficients(self) -> Tensor:
         """∂/∂p̄ for the present duals: q ν − (1 − q) μ."""
-        return self.prior * self.nu - (1 - self.prior) * self.mu
+        return self.target * self.nu - (1 - self.target) * self.mu
+
+    @torch.no_grad()
+    def expect(self, proportions: Tensor, slack: Tensor) -> None:
+        """Replace q, and how far p̄ may be from it without being pulled."""
+        self.prior.copy_(proportions)
+        self.slack.copy_(slack)
 
     def forward(self, proportions: Tensor) -> Tensor:
         """The prior term for the predicted proportions (C) of a batch."""
-        q, p = self.prior, proportions.double()
+        q, p = self.target, proportions.double()
         entropy = -(torch.xlogy(q, q) + torch.xlogy(1 - q, 1 - q))
         if self.duals == "biased":
             p = p.clamp(EPSILON, 1 - EPSILON)
@@ -210,16 +253,24 @@ class PriorLoss(nn.Module):
         self.mu.copy_((-1 / (1 - u).clamp(min=EPSILON)).clamp(max=-1))
 
 
+def pull_by_channel(part: Tensor, logits: Tensor, axis: int) -> Tensor:
+    """Sum over voxels of the size of a loss's gradient on the logits of each channel (C); the graph is kept."""
+    (gradient,) = torch.autograd.grad(part, logits, retain_graph=True)
+    return gradient.abs().movedim(axis, 0).flatten(1).sum(1)
+
+
 class PannLoss(nn.Module):
     """J = J_L + λ1 J_P + λ2 J_C for a batch of fully and partially labelled samples.
 
-    The parts of the last call stay in ``parts`` and its p̄ in ``proportions``, detached, for the handlers.
+    The parts of the last call stay in ``parts`` and its p̄ in ``proportions``, detached, for the handlers. While
+    ``watched``, how hard J_P and J_C pull at the logits of each channel stays in ``gradients``.
 
     Args:
         supervised: loss on completed labels, used for J_L and J_P; of all heads where the network has several.
         prior: the prior term.
         partial_weight: λ1.
         prior_weight: λ2; at 0 the term is not computed for the gradient, but p̄ is still followed.
+        marginal: unknown voxels of partially labelled samples have the marginal cross-entropy; else they are left out.
     """
 
     def __init__(
@@ -228,11 +279,14 @@ class PannLoss(nn.Module):
         prior: PriorLoss,
         partial_weight: float = 1.0,
         prior_weight: float = 0.1,
+        marginal: bool = False,
     ) -> None:
         super().__init__()
-        self.supervised, self.prior = supervised, prior
+        self.supervised, self.prior, self.marginal = supervised, prior, bool(marginal)
         self.partial_weight, self.prior_weight = float(partial_weight), float(prior_weight)
         self.parts: dict[str, Tensor] = {}
+        self.watched = False
+        self.gradients: dict[str, Tensor] = {}
         self.proportions: Tensor | None = None
         self.partial_samples = 0
 
@@ -240,7 +294,8 @@ class PannLoss(nn.Module):
         """
         Args:
             logits: B×C×spatial, or B×heads×C×spatial for a `DeepSupervisionLoss`.
-            target: `label` (B×1×spatial, completed) and `partial` (B, bool).
+            target: `label` (B×1×spatial, completed), `partial` (B, bool) and, where the loss is marginal, `annotated`
+                (B×C, bool).
         """
         partial = target["partial"]
         self.partial_samples, self.proportions = int(partial.sum()), None
@@ -251,12 +306,16 @@ class PannLoss(nn.Module):
         if len(full_logits):
             parts["labelled"] = self.supervised(full_logits, full_label)
         if self.partial_samples:
-            parts["partial"] = self.partial_weight * self.supervised(partial_logits, partial_label)
+            annotated = split_samples(target["annotated"], partial)[1] if self.marginal else None
+            parts["partial"] = self.partial_weight * self.supervised(partial_logits, partial_label, annotated)
             with torch.autocast(logits.device.type, enabled=False), torch.set_grad_enabled(self.prior_weight > 0):
                 proportions = predicted_proportions(finest_head(partial_logits, partial_label))
                 prior = self.prior_weight * self.prior(proportions)
             if self.prior_weight > 0:
                 parts["prior"] = prior
             self.proportions = proportions.detach()
+        pulling = {name: parts[name] for name in ("partial", "prior") if name in parts and self.watched}
+        axis = 1 + logits.ndim - target["label"].ndim  # behind the heads where there are several
+        self.gradients = {name: pull_by_channel(value, partial_logits, axis) for name, value in pulling.items()}
         self.parts = {name: value.detach() for name, value in parts.items()}
         return torch.stack(list(parts.values())).sum()

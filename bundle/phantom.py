@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import nibabel as nib
@@ -23,6 +23,7 @@ from scipy.interpolate import CubicSpline
 from scipy.ndimage import gaussian_filter
 from tqdm import tqdm
 
+from bundle.adapters import preparing
 from bundle.errors import InputError
 from bundle.organs import ORGANS, Vocabulary
 
@@ -58,6 +59,11 @@ class Protocol:
     height: tuple[float, float]
     thickness: float
     axes: str
+
+    def harder(self, difficulty: float) -> Protocol:
+        """The same protocol with so many times the noise and the blur."""
+        noise, blur = ((difficulty * low, difficulty * high) for low, high in (self.noise, self.blur))
+        return replace(self, noise=noise, blur=blur)
 
 
 ALL_ORGANS = tuple(Vocabulary().names)
@@ -383,8 +389,10 @@ def save_volume(path: Path, volume: NDArray[np.generic], affine: NDArray[np.floa
     nib.save(image.as_reoriented(turn), path)
 
 
-def write_case(output: str, cohort: str, index: int, seed: int, grid: tuple[int, int, int]) -> None:
-    protocol, folder = PROTOCOLS[cohort], Path(output) / cohort
+def write_case(
+    output: str, cohort: str, index: int, seed: int, grid: tuple[int, int, int], difficulty: float = 1.0
+) -> None:
+    protocol, folder = PROTOCOLS[cohort].harder(difficulty), Path(output) / cohort
     # The cohort's place in the table, not a hash of its name: hashes of strings differ from process to process.
     image, truth, affine = make_patient((seed, list(PROTOCOLS).index(cohort), index), protocol, grid)
     part = "Ts" if cohort == "test" else "Tr"
@@ -404,8 +412,17 @@ def annotation(truth: NDArray[np.uint8], protocol: Protocol) -> NDArray[np.uint8
     return marked
 
 
-def write_datalist(output: Path, cohort: str, count: int, seed: int, folds: int) -> None:
-    protocol = PROTOCOLS[cohort]
+def write_datalist(
+    output: Path,
+    cohort: str,
+    count: int,
+    seed: int,
+    folds: int,
+    difficulty: float = 1.0,
+    dropped: int = 0,
+    fraction: float = 0.0,
+) -> None:
+    protocol = PROTOCOLS[cohort].harder(difficulty)
     part, section = ("Ts", "test") if cohort == "test" else ("Tr", "training")
     cases: list[dict[str, object]] = [
         {"image": f"./images{part}/{cohort}_{i:03d}.nii.gz", "label": f"./labels{part}/{cohort}_{i:03d}.nii.gz"}
@@ -414,6 +431,8 @@ def write_datalist(output: Path, cohort: str, count: int, seed: int, folds: int)
     if cohort == "full":
         for index, case in enumerate(cases):
             case["fold"] = index % folds
+        if dropped:
+            preparing.drop_labels(cases, protocol.annotated, dropped, fraction, seed)
     datalist = {
         "name": cohort,
         "description": f"synthetic abdominal CT, seed {seed}",
@@ -438,6 +457,9 @@ def make_phantoms(
     test: int = 8,
     grid: Sequence[int] = GRID,
     folds: int = 5,
+    difficulty: float = 1.0,
+    drop_labels: int = 0,
+    fraction: float = 0.2,
     workers: int | None = None,
 ) -> Path:
     """Write one full, three partial (spleen, pancreas, liver) and one test cohort of synthetic abdominal CTs.
@@ -453,18 +475,27 @@ def make_phantoms(
         test: cases of the test cohort.
         grid: voxels of a scan, for instance 96,96,40 or 512,512,100.
         folds: folds of the fully labelled cohort.
+        difficulty: so many times the noise and the blur of every protocol.
+        drop_labels: organs whose labels are forgotten in some cases of the fully labelled cohort (the paper's PaNN*: 8).
+        fraction: share of the cases in which they are.
         workers: processes; default one per core.
     """
     if isinstance(grid, str) or len(grid) != 3 or not all(isinstance(n, int) and n >= 8 for n in grid):
         raise InputError(f"grid: expected three numbers of at least 8 such as 96,96,40, found {grid}")
+    if not isinstance(difficulty, int | float) or difficulty <= 0:
+        raise InputError(f"difficulty: expected a number above 0 such as 1.5, found {difficulty}")
     voxels = (grid[0], grid[1], grid[2])
     counts = {"full": full, "spleen": partial, "pancreas": partial, "liver": partial, "test": test}
-    jobs = [(str(output), cohort, index, seed, voxels) for cohort, count in counts.items() for index in range(count)]
+    jobs = [
+        (str(output), cohort, index, seed, voxels, difficulty)
+        for cohort, count in counts.items()
+        for index in range(count)
+    ]
     with ProcessPoolExecutor(workers or os.cpu_count()) as pool:
         running = [pool.submit(write_case, *job) for job in jobs]
         for done in tqdm(running, desc="phantoms", unit="case"):
             done.result()
     for cohort, count in counts.items():
         if count:
-            write_datalist(Path(output), cohort, count, seed, folds)
+            write_datalist(Path(output), cohort, count, seed, folds, difficulty, drop_labels, fraction)
     return Path(output)

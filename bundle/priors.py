@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,20 @@ from tqdm import tqdm
 
 from bundle.errors import InputError
 from bundle.label_maps import whole_file
-from bundle.organs import Vocabulary
+from bundle.organs import BACKGROUND, Vocabulary
 from bundle.sampling import PatchDataset, Patches, full_indices
 
-__all__ = ["Prior", "Weights", "estimate_prior", "label_proportions", "prior_of_cases", "probability_proportions"]
+__all__ = [
+    "Expectation",
+    "Prior",
+    "Weights",
+    "estimate_prior",
+    "expected_proportions",
+    "label_proportions",
+    "prior_of_cases",
+    "probability_proportions",
+    "view_factor",
+]
 
 Weights = Sequence[NDArray[np.float64]]
 
@@ -68,6 +78,11 @@ class Prior:
     cases: list[str]
     sampling: dict[str, Any]
 
+    @property
+    def standard_error(self) -> list[float]:
+        """How well each entry of q is known."""
+        return [spread / max(1, len(self.cases)) ** 0.5 for spread in self.spread]
+
     def save(self, path: str | Path) -> None:
         with whole_file(path) as unfinished:
             unfinished.write_text(json.dumps(asdict(self), indent=2) + "\n")
@@ -78,6 +93,65 @@ class Prior:
             return cls(**json.loads(Path(path).read_text()))
         except (OSError, TypeError, json.JSONDecodeError) as error:
             raise InputError(f"{path}: expected a prior written by training, found something else ({error})") from None
+
+
+@dataclass
+class Expectation:
+    """What proportions a partially labelled cohort, or all of them, should show.
+
+    Args:
+        proportions: one entry per channel, sums to 1.
+        slack: how far off the expectation itself may be, one entry per channel.
+    """
+
+    proportions: NDArray[np.float64]
+    slack: NDArray[np.float64]
+
+    def nearest(self, proportions: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The value within the slack that is nearest to given proportions."""
+        low, high = np.maximum(self.proportions - self.slack, 0), self.proportions + self.slack
+        near: NDArray[np.float64] = np.clip(proportions, low, high)
+        return near
+
+
+def view_factor(prior: Prior, given: Mapping[str, Mapping[int, float]]) -> float:
+    """How much larger organs are in the partially labelled cohorts than in the fully labelled one.
+
+    A shorter or narrower field of view holds the same organs in fewer voxels. What the annotators marked tells by how
+    much: the mean of given ÷ q over cohorts and their organs, weighted by how well each q is known.
+    """
+    logs, weights = [], []
+    for shares in given.values():
+        for channel, share in shares.items():
+            q = prior.proportions[channel]
+            if q > 0 and share > 0:
+                logs.append(np.log(share / q))
+                weights.append(1 / max(prior.standard_error[channel] / q, 0.01) ** 2)
+    return float(np.exp(np.average(logs, weights=weights))) if logs else 1.0
+
+
+def expected_proportions(
+    prior: Prior, given: Mapping[str, Mapping[int, float]], fit: bool = False, slack: float = 0.0
+) -> dict[str, Expectation]:
+    """What each partially labelled cohort should show.
+
+    Args:
+        prior: q.
+        given: for each cohort the proportions of the organs its annotators marked, by channel.
+        fit: scale q to the cohorts' field of view, and take from the annotators what they marked. Else it is q.
+        slack: allowed distance, in standard errors of q.
+    """
+    factor = view_factor(prior, given) if fit else 1.0
+    result = {}
+    for cohort, shares in given.items():
+        proportions = factor * np.array(prior.proportions)
+        allowed = slack * factor * np.array(prior.standard_error)
+        if fit:
+            for channel, share in shares.items():
+                proportions[channel], allowed[channel] = share, 0.0
+        proportions[BACKGROUND] = 1 - proportions[BACKGROUND + 1 :].sum()
+        result[cohort] = Expectation(proportions, allowed)
+    return result
 
 
 def prior_of_cases(

@@ -21,14 +21,21 @@ from tqdm import tqdm
 from bundle.cohorts import Case
 from bundle.errors import InputError
 from bundle.inferers import SlabInferer
-from bundle.organs import UNKNOWN, Vocabulary
-from bundle.priors import label_proportions, probability_proportions
-from bundle.sampling import PatchDataset, Patches, Region, occupied_slices, partial_indices
+from bundle.organs import BACKGROUND, UNKNOWN, Vocabulary
+from bundle.priors import Expectation, label_proportions, probability_proportions
+from bundle.sampling import (
+    PatchDataset,
+    Patches,
+    Region,
+    annotated_channels,
+    occupied_slices,
+    partial_indices,
+)
 
 __all__ = [
+    "Decision",
     "PseudoLabels",
     "Refresh",
-    "annotated_channels",
     "complete_labels",
     "doubtful_cohorts",
     "refresh_pseudo_labels",
@@ -38,24 +45,33 @@ __all__ = [
 OCCUPIED = "occupied"  # name of the piece that tells which slices show an organ
 
 
-def annotated_channels(case: Case, vocabulary: Vocabulary) -> list[int]:
-    """Channels of the case's label set."""
-    return [channel for name in case["labelled"] if (channel := vocabulary.channel(name)) is not None]
-
-
-def complete_labels(scores: Tensor, given: Tensor, annotated: list[int]) -> Tensor:
+def complete_labels(
+    scores: Tensor,
+    given: Tensor,
+    annotated: list[int],
+    confidence: float = 0.0,
+    factors: Sequence[float] | NDArray[np.float64] | None = None,
+) -> Tensor:
     """The given label where the annotators marked a voxel, the pseudo-label where they left it unknown, uint8.
 
     The pseudo-label is the best of background and the organs *outside* the label set: an organ of the label set that
     the annotator did not mark here is known to be absent here.
 
     Args:
-        scores: C×spatial, logits or probabilities; changed in place.
+        scores: C×spatial, probabilities; changed in place. Without confidence and factors logits do as well.
         given: spatial, with `UNKNOWN` where nothing is known; ignored voxels stay ignored.
         annotated: channels of the label set.
+        confidence: a voxel whose best class has a smaller share of the probability that is left stays unknown.
+        factors: of the channels' probabilities before the decision (C).
     """
+    if factors is not None:
+        weights = torch.as_tensor(np.asarray(factors)[: len(scores)], dtype=scores.dtype)
+        scores.mul_(weights.reshape(-1, *[1] * (scores.ndim - 1)))
     scores[annotated] = -torch.inf
-    return torch.where(given == UNKNOWN, scores.argmax(0), given).to(torch.uint8)
+    best, label = scores.max(0)
+    if confidence > 0:
+        label = label.where(best >= confidence * scores.clamp(min=0).sum(0), UNKNOWN)
+    return torch.where(given == UNKNOWN, label, given).to(torch.uint8)
 
 
 class PseudoLabels:
@@ -134,11 +150,36 @@ class Refresh:
         proportions: p̄, cohorts weighted equally as the mini-batches do (C).
         by_cohort: p̄ of each cohort.
         given: for each cohort the proportions of the organs its annotators marked, by channel.
+        quality: precision and recall of the pseudo-labels by cohort, where a hidden truth is known.
     """
 
     proportions: Tensor
     by_cohort: dict[str, list[float]]
     given: dict[str, dict[int, float]]
+    quality: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How probabilities become pseudo-labels.
+
+    Args:
+        confidence: share of the probability that a pseudo-label needs; 0 gives every voxel one, None gives none one.
+        correction: exponent of expected ÷ predicted proportion of a cohort, by which each organ's probability is
+            multiplied before the decision: an organ that is found too seldom is favoured. 0 leaves them alone.
+    """
+
+    confidence: float | None = 0.0
+    correction: float = 0.0
+
+    LIMIT = 4.0  # of the factors: a wrong expectation must not invent organs
+
+    def factors(self, predicted: Sequence[float], expected: Expectation) -> NDArray[np.float64]:
+        """By what the probabilities of each channel are multiplied, given a cohort's p̄."""
+        p = np.maximum(np.asarray(predicted, np.float64), 1e-9)
+        ratio = np.clip(expected.nearest(p) / p, 1 / self.LIMIT, self.LIMIT) ** self.correction
+        ratio[BACKGROUND] = 1.0
+        return ratio
 
 
 def doubtful_cohorts(
@@ -165,6 +206,8 @@ def complete_case(
     annotated: list[int],
     patches: Patches,
     channels: int,
+    confidence: float | None = 0.0,
+    factors: NDArray[np.float64] | None = None,
 ) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
     """Completed labels of a case, X×Y×Z, and its p̄ (C), weighted by the coverage of the patches."""
     given = volume["label"][0]
@@ -174,10 +217,12 @@ def complete_case(
         scores, here = planes.movedim(1, 0).contiguous(), slice(start, start + len(planes))
         shares.add(scores.numpy(), axis, start)
         known = given.movedim(axis, 0)[here]
+        if confidence is None:
+            completed.movedim(axis, 0)[here] = known
+            continue
         # A volume of nothing but air has one channel, the background.
-        completed.movedim(axis, 0)[here] = complete_labels(
-            scores, known, [channel for channel in annotated if channel < len(scores)]
-        )
+        inside = [channel for channel in annotated if channel < len(scores)]
+        completed.movedim(axis, 0)[here] = complete_labels(scores, known, inside, confidence, factors)
     return completed.numpy(), shares.proportions(completed.numpy())
 
 
@@ -221,12 +266,25 @@ class SliceShares:
 
 
 def refresh_pseudo_labels(
-    network: nn.Module, inferer: SlabInferer, dataset: PatchDataset, store: PseudoLabels
+    network: nn.Module,
+    inferer: SlabInferer,
+    dataset: PatchDataset,
+    store: PseudoLabels,
+    confidence: float | None = 0.0,
+    factors: Mapping[str, NDArray[np.float64]] | None = None,
 ) -> Refresh | None:
     """Complete the labels of all partially labelled cases with the network's present weights.
 
     A case goes through the inference engine whole, so the exact p̄ comes for free; it is weighted by the coverage of
     the patches, which puts it on the footing of the prior. None when there is no partially labelled case.
+
+    Args:
+        network: whose predictions are taken.
+        inferer: the inference engine.
+        dataset: the cases.
+        store: where completed labels are written.
+        confidence: see `Decision`.
+        factors: of the channels' probabilities before the decision, by cohort.
     """
     vocabulary, was_training = Vocabulary(dataset.organs), network.training
     cohorts = partial_indices(dataset)
@@ -238,7 +296,14 @@ def refresh_pseudo_labels(
         case, volume = dataset.data[index], dataset.volume(index)
         annotated = annotated_channels(case, vocabulary)
         completed, proportions = complete_case(
-            network, inferer, volume, annotated, dataset.patches, vocabulary.out_channels
+            network,
+            inferer,
+            volume,
+            annotated,
+            dataset.patches,
+            vocabulary.out_channels,
+            confidence,
+            (factors or {}).get(cohort),
         )
         store.write(case, completed)
         rows[cohort].append(proportions)

@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from bundle.cohorts import Case, is_full
 from bundle.errors import InputError
-from bundle.organs import BACKGROUND, IGNORED
+from bundle.organs import BACKGROUND, IGNORED, Vocabulary
 from bundle.scaling import resize
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "MixedBatches",
     "PatchDataset",
     "Patches",
+    "annotated_channels",
     "full_indices",
     "occupied_slices",
     "partial_indices",
@@ -242,6 +243,12 @@ class Patches:
         return patch.squeeze(axes) if axes else patch
 
 
+def annotated_channels(case: Case, vocabulary: Vocabulary) -> list[int]:
+    """Channels of the case's label set; all organs for items without one (MONAI Label's)."""
+    names = case.get("labelled", vocabulary.names)
+    return [channel for name in names if (channel := vocabulary.channel(name)) is not None]
+
+
 class PatchDataset(PersistentDataset):
     """Cases, preprocessed once into files that are mapped into memory, and cut into patches on demand.
 
@@ -249,7 +256,8 @@ class PatchDataset(PersistentDataset):
     from there. Where a partially labelled case has a completed label map in ``completed``, the patch comes from it,
     read anew each time: a refresh of the pseudo-labels shows at once.
 
-    Items have `image` (1×patch, or a channel for each slice), `label` (1×patch) and `partial` (bool).
+    Items have `image` (1×patch, or a channel for each slice), `label` (1×patch), `partial` (bool) and `annotated` (C,
+    bool: the channels of the label set).
 
     Args:
         data: cases.
@@ -273,6 +281,7 @@ class PatchDataset(PersistentDataset):
     ) -> None:
         super().__init__(data, transform, cache_dir)
         self.patches, self.organs, self.completed, self.limit = patches, organs, completed, limit
+        self.vocabulary = Vocabulary(organs)
         steps = [describe(step) for step in self.deterministic_transforms()]
         self.fingerprint = json.dumps([*steps, patches.slice_axis])
         self.open_volumes: dict[int, dict[str, Any]] = {}
@@ -385,7 +394,14 @@ class PatchDataset(PersistentDataset):
             "image": resize(image[None], scale)[0],
             "label": resize(label[None], scale, labels=True)[0],
             "partial": torch.tensor(partial),
+            "annotated": self.annotated(case),
         }
+
+    def annotated(self, case: Case) -> torch.Tensor:
+        """Which channels belong to the case's label set (C, bool)."""
+        flags = torch.zeros(self.vocabulary.out_channels, dtype=torch.bool)
+        flags[annotated_channels(case, self.vocabulary)] = True
+        return flags
 
     def choose_region(self, index: int, partial: bool, rng: np.random.Generator) -> Region:
         volume, occupied = self.volume(index), self.occupied(index, partial)

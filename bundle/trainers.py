@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 def prepare_partial_batch(
     batch: dict[str, Tensor], device: str | torch.device | None = None, non_blocking: bool = False, **kwargs: Any
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Image, and a target that says which samples are partially labelled."""
-    target = {key: batch[key].to(device, non_blocking=non_blocking) for key in ("label", "partial")}
+    """Image, and a target that says which samples are partially labelled, and with what."""
+    target = {key: batch[key].to(device, non_blocking=non_blocking) for key in ("label", "partial", "annotated")}
     return batch["image"].to(device, non_blocking=non_blocking, **kwargs), target
 
 

@@ -17,6 +17,8 @@ INTERRUPTED = 130  # what shells report for Ctrl-C
 COMMANDS = {  # where each command lives; only the one that is asked for is imported
     "bench": ("scripts.bench", "Bench"),
     "check": ("scripts.check", "check"),
+    "compare": ("scripts.compare", "compare"),
+    "crossval": ("scripts.crossval", "crossval"),
     "demo": ("scripts.demo", "demo"),
     "folds": ("scripts.folds", "folds"),
     "phantom": ("bundle.phantom", "make_phantoms"),

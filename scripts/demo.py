@@ -17,19 +17,16 @@ from bundle.organs import Vocabulary
 from bundle.phantom import GRID, make_phantoms
 from bundle.priors import Prior
 from bundle.reports import Page, plot_before_after, plot_losses, plot_proportions, plot_slices, score_table
+from scripts.runs import ROOT, bundle_command
 
-ROOT = Path(__file__).resolve().parent.parent
 TRAIN, EVALUATE, OVERLAY = (str(ROOT / "configs" / f"{name}.yaml") for name in ("train", "evaluate", "demo"))
 MARKER = ".demo"
 STAGES = {"stage 1": "warmup", "stage 2": "model"}  # what the report calls a model, and its checkpoint
 
 
 def run_bundle(run_id: str, configs: Sequence[str], **values: object) -> None:
-    """`python -m monai.bundle run`, as a user would type it."""
-    command = [sys.executable, "-W", "ignore", "-m", "monai.bundle", "run", run_id, "--config_file", str(list(configs))]
-    for name, value in values.items():
-        command += [f"--{name}", str(value)]
-    finished = subprocess.run(command, cwd=ROOT)
+    """`python -m monai.bundle run`; what goes wrong there ends this command too."""
+    finished = subprocess.run(bundle_command(run_id, configs, **values), cwd=ROOT)
     if finished.returncode:
         sys.exit(finished.returncode)
 

@@ -94,7 +94,7 @@ def prepare_cohort(
         reason = (*prepared.failures, *prepared.notes)[0]
         raise InputError(f"{source}: no training case could be prepared; {reason}")
     if dropped or fraction:
-        drop_labels(prepared.entries["training"], adapter, dropped, fraction, seed)
+        drop_labels(prepared.entries["training"], annotated_organs(adapter), dropped, fraction, seed)
     deal_to(prepared.entries["training"], adapter, folds, seed)
     write_datalist(prepared, adapter)
     return prepared
@@ -174,9 +174,8 @@ def check_dropping(adapter: Adapter, dropped: int, fraction: float) -> None:
         )
 
 
-def drop_labels(entries: list[Entry], adapter: Adapter, dropped: int, fraction: float, seed: int) -> None:
+def drop_labels(entries: list[Entry], organs: Sequence[str], dropped: int, fraction: float, seed: int) -> None:
     """The paper's PaNN*: in a share of the cases only a few random organs stay annotated, other ones in each case."""
-    organs = annotated_organs(adapter)
     count = round(fraction * len(entries))
     if count == 0:
         raise InputError(f"fraction: {fraction:g} of {len(entries)} cases is none; choose a larger one")

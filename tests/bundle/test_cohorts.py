@@ -304,6 +304,21 @@ def test_training_refuses_a_scan_that_is_also_tested_on(tiny_cohorts: Path, tmp_
         training_cases(data, supervision="semi", remembered=tmp_path / "checks.json")
 
 
+def test_evaluation_takes_the_cases_that_training_held_out(tiny_cohorts: Path, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(tiny_cohorts, tmp_path / "data"))
+    cases = evaluation_cases(data, section="fold", fold=1)
+    assert cases == validation_cases(data, fold=1)
+    assert not {case["image"] for case in training_cases(data, fold=1, check=False)} & {case["image"] for case in cases}
+    with pytest.raises(InputError, match="fold None holds out no fully labelled case; choose --fold"):
+        evaluation_cases(data, section="fold")
+    with pytest.raises(InputError, match="fold: expected one of 0, 1, 2"):
+        evaluation_cases(data, section="fold", fold=5)
+    torn = Path(cases[0]["label"])
+    torn.write_bytes(torn.read_bytes()[:40])
+    with pytest.raises(InputError, match=torn.name):  # checked as other sections are
+        evaluation_cases(data, section="fold", fold=1)
+
+
 def test_evaluation_takes_checked_labelled_cases_only(tiny_cohorts: Path, tmp_path: Path) -> None:
     data = Path(shutil.copytree(tiny_cohorts, tmp_path / "data"))
     path = data / "test" / "dataset.json"

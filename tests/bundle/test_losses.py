@@ -54,6 +54,48 @@ def test_a_batch_of_unknown_or_ignored_voxels_pulls_nowhere(kind: str, value: in
     assert logits.grad.abs().max() < 1e-6
 
 
+def test_marginal_cross_entropy_by_hand() -> None:
+    # Three voxels, three classes; class 1 is annotated. Unknown voxels are class 0 or 2: 1 − p_1.
+    probabilities = torch.tensor([[[0.5, 0.2, 0.1], [0.3, 0.7, 0.1], [0.2, 0.1, 0.8]]])
+    label = torch.tensor([[[UNKNOWN, 1, UNKNOWN]]], dtype=torch.uint8)
+    annotated = torch.tensor([[False, True, False]])
+    expected = -(math.log(0.7) + math.log(0.7) + math.log(0.9)) / 3
+    assert float(SupervisedLoss("ce")(probabilities.log(), label, annotated)) == pytest.approx(expected, rel=1e-6)
+    # Dice of class 1 counts all voxels, since it is known to be absent from unknown ones; that of class 2 counts the
+    # one voxel that is known not to be of it, where it has an empty truth.
+    dice_1, dice_2 = 2 * 0.7 / (0.3 + 0.7 + 0.1 + 1), 0.0
+    both = expected + 1 - (dice_1 + dice_2) / 2
+    assert float(SupervisedLoss("dice_ce")(probabilities.log(), label, annotated)) == pytest.approx(both, rel=1e-3)
+
+
+def test_the_marginal_loss_of_an_unlabelled_sample_is_nothing() -> None:
+    logits = batch(1).float()
+    label = torch.full((1, 1, 5, 4, 3), UNKNOWN, dtype=torch.uint8)
+    nothing = torch.zeros(1, 4, dtype=torch.bool)
+    assert float(SupervisedLoss("ce")(logits, label, nothing)) == pytest.approx(0, abs=1e-6)
+
+
+def test_the_marginal_loss_never_asks_which_organ_it_is() -> None:
+    logits = batch(1).float().requires_grad_()
+    label = torch.full((1, 1, 5, 4, 3), UNKNOWN, dtype=torch.uint8)
+    annotated = torch.tensor([[False, True, False, False]])
+    SupervisedLoss("ce")(logits, label, annotated).backward()
+    assert logits.grad is not None
+    assert (logits.grad[:, 1] > 0).all()  # the annotated organ is pushed down
+    # the others go up together: their shares among themselves stay, so gradients are as their probabilities
+    shares = logits.detach().softmax(1)[:, [0, 2, 3]]
+    torch.testing.assert_close(logits.grad[:, [0, 2, 3]] / shares, (logits.grad[:, :1] / shares[:, :1]).expand(-1, 3, -1, -1, -1))
+
+
+def test_ignored_voxels_stay_out_of_the_marginal_loss() -> None:
+    logits = batch(1).float().requires_grad_()
+    annotated = torch.tensor([[False, True, False, False]])
+    label = torch.full((1, 1, 5, 4, 3), IGNORED, dtype=torch.uint8)
+    SupervisedLoss("dice_ce")(logits, label, annotated).backward()
+    assert logits.grad is not None
+    assert logits.grad.abs().max() < 1e-6
+
+
 def test_losses_stay_fp32_inside_autocast() -> None:
     logits = batch(2).float()
     label = torch.zeros(2, 1, 5, 4, 3, dtype=torch.uint8)
@@ -323,3 +365,35 @@ def test_the_heads_of_dynunet_are_recognised() -> None:
     assert loss.proportions is not None
     assert float(loss.proportions.sum()) == pytest.approx(1)
     assert torch.isfinite(loss(network.eval()(image), target))
+
+
+# --- A prior that knows how uncertain it is, and what pulls how hard ---------------------------------------------------
+def test_within_the_slack_nothing_pulls_and_beyond_it_the_edge_does() -> None:
+    prior = PriorLoss([0.6, 0.3, 0.1])
+    prior.expect(prior.prior.clone(), torch.tensor([0.0, 0.05, 0.02], dtype=torch.float64))
+    prior.anchor(torch.tensor([0.6, 0.27, 0.13], dtype=torch.float64))
+    q, u = torch.tensor([0.6, 0.27, 0.12]), torch.tensor([0.6, 0.27, 0.13])  # the third one lies beyond 0.1 + 0.02
+    expected = -q / u + (1 - q) / (1 - u)
+    torch.testing.assert_close(prior.coefficients().float(), expected, rtol=1e-4, atol=1e-6)
+    assert float(prior.coefficients()[2]) > 0.05
+
+
+def test_the_pull_of_each_part_is_that_of_the_formulas() -> None:
+    logits = batch(3).requires_grad_()
+    label = torch.randint(0, 4, (3, 1, 5, 4, 3), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
+    prior = PriorLoss(Q)
+    prior.anchor(torch.tensor([0.6, 0.3, 0.09, 0.01], dtype=torch.float64))
+    loss = PannLoss(SupervisedLoss("ce"), prior, partial_weight=2.0, prior_weight=0.3)
+    target = {"label": label, "partial": torch.tensor([False, True, True])}
+    loss(logits, target)
+    assert loss.gradients == {}
+    loss.watched = True
+    total = loss(logits, target)
+    p = logits.detach()[1:].softmax(1)
+    onehot = F.one_hot(label[1:, 0].long(), 4).movedim(-1, 1)
+    voxels = 2 * 5 * 4 * 3
+    torch.testing.assert_close(loss.gradients["partial"], (2.0 * (p - onehot) / voxels).abs().sum((0, 2, 3, 4)))
+    c = prior.coefficients().reshape(1, 4, 1, 1, 1)
+    pull = 0.3 * p * (c - (c * p).sum(1, keepdim=True)) / voxels
+    torch.testing.assert_close(loss.gradients["prior"], pull.abs().sum((0, 2, 3, 4)), rtol=1e-4, atol=1e-9)
+    total.backward()  # the graph is still there

@@ -9,7 +9,14 @@ from monai.transforms import ClassesToIndicesd, Compose, LoadImaged, Orientation
 from bundle.cohorts import load_cases
 from bundle.errors import InputError
 from bundle.organs import Vocabulary
-from bundle.priors import Prior, estimate_prior, label_proportions, probability_proportions
+from bundle.priors import (
+    Prior,
+    estimate_prior,
+    expected_proportions,
+    label_proportions,
+    probability_proportions,
+    view_factor,
+)
 from bundle.sampling import Draw, PatchDataset, Patches
 from bundle.transforms import MapLabelValuesd
 
@@ -95,3 +102,30 @@ def test_without_full_cases_there_is_no_prior(tiny_cohorts: Path, tmp_path: Path
     dataset.data = load_cases(tiny_cohorts, "spleen")
     with pytest.raises(InputError, match="no case has all organs annotated"):
         estimate_prior(dataset)
+
+
+# --- What partial cohorts should show --------------------------------------------------------------------------------
+PRIOR = Prior(["background", "spleen", "liver"], [0.9, 0.02, 0.08], [0.02, 0.016, 0.016], ["a", "b", "c", "d"], {})
+
+
+def test_the_field_of_view_is_what_annotated_organs_tell() -> None:
+    # relative standard errors: spleen 0.016 / 2 / 0.02 = 0.4, liver 0.016 / 2 / 0.08 = 0.1; weights 1 : 16
+    given = {"spleens": {1: 0.02}, "livers": {2: 0.16}}
+    assert view_factor(PRIOR, given) == pytest.approx(2 ** (16 / 17))
+    assert view_factor(PRIOR, {"livers": {2: 0.16}}) == pytest.approx(2)
+    assert view_factor(PRIOR, {"unlabelled": {}}) == 1
+    assert view_factor(PRIOR, {"absent": {1: 0.0}}) == 1
+
+
+def test_without_a_fit_every_cohort_should_show_q() -> None:
+    expected = expected_proportions(PRIOR, {"livers": {2: 0.16}}, fit=False, slack=2.0)
+    np.testing.assert_allclose(expected["livers"].proportions, PRIOR.proportions)
+    np.testing.assert_allclose(expected["livers"].slack, [0.02, 0.016, 0.016])
+
+
+def test_a_fit_takes_what_is_known_and_scales_what_is_not() -> None:
+    expected = expected_proportions(PRIOR, {"livers": {2: 0.16}}, fit=True, slack=1.0)["livers"]
+    np.testing.assert_allclose(expected.proportions, [1 - 0.04 - 0.16, 0.04, 0.16])
+    np.testing.assert_allclose(expected.slack[1:], [0.016, 0.0])
+    np.testing.assert_allclose(expected.nearest(np.array([0.9, 0.03, 0.1]))[1:], [0.03, 0.16])
+    np.testing.assert_allclose(expected.nearest(np.array([0.9, 0.01, 0.2]))[1:], [0.024, 0.16])

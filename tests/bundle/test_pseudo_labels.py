@@ -16,8 +16,9 @@ from monai.networks.nets import UNet
 from bundle.errors import InputError
 from bundle.inferers import SlabInferer
 from bundle.organs import UNKNOWN, Vocabulary
-from bundle.pseudo_labels import PseudoLabels, annotated_channels, complete_case, complete_labels, doubtful_cohorts
-from bundle.sampling import Patches
+from bundle.priors import Expectation
+from bundle.pseudo_labels import Decision, PseudoLabels, complete_case, complete_labels, doubtful_cohorts
+from bundle.sampling import Patches, annotated_channels
 
 U = UNKNOWN
 CASE = {"cohort": "spleen", "case": "a", "labelled": ["spleen"]}
@@ -78,6 +79,37 @@ def test_completed_labels_by_hand(kind: str, annotated: list[int], given: list, 
     completed = complete_labels(scores(), torch.tensor(given, dtype=torch.uint8), annotated)
     assert completed.dtype == torch.uint8
     assert completed.tolist() == expected
+
+
+# Probabilities of background, spleen and liver in four voxels.
+PROBABILITIES = [[0.50, 0.60, 0.10, 0.45], [0.30, 0.35, 0.10, 0.10], [0.20, 0.05, 0.80, 0.45]]
+
+
+@pytest.mark.parametrize(
+    ("annotated", "confidence", "factors", "expected"),
+    [
+        ([], 0.0, None, [0, 0, 2, 0]),
+        ([], 0.55, None, [U, 0, 2, U]),
+        ([1], 0.0, None, [0, 0, 2, 0]),
+        ([1], 0.7, None, [0, 0, 2, U]),  # without the spleen: 5/7 = 0.714, 12/13, 8/9 and 1/2 of what is left
+        ([1], 0.0, [1.0, 1.0, 2.0], [0, 0, 2, 2]),  # liver counts double: 0.4 < 0.5, 0.1 < 0.6, 1.6 and 0.9 win
+        ([1], 0.7, [1.0, 1.0, 2.0], [U, 0, 2, U]),  # 5/9, 6/7, 16/17 and 2/3
+    ],
+)
+def test_decisions_by_hand(
+    annotated: list[int], confidence: float, factors: list[float] | None, expected: list[int]
+) -> None:
+    given = torch.full((4,), U, dtype=torch.uint8)
+    completed = complete_labels(torch.tensor(PROBABILITIES), given, annotated, confidence, factors)
+    assert completed.tolist() == expected
+
+
+def test_an_organ_that_is_found_too_seldom_is_favoured() -> None:
+    expected = Expectation(np.array([0.77, 0.08, 0.1, 0.05]), np.array([0.0, 0.0, 0.02, 0.0]))
+    factors = Decision(correction=0.5).factors([0.7, 0.02, 0.11, 0.0], expected)
+    # background never; spleen (0.08 / 0.02) ** 0.5; liver lies within its slack; what vanished gains at most 4 ** 0.5
+    np.testing.assert_allclose(factors, [1.0, 2.0, 1.0, 2.0])
+    np.testing.assert_allclose(Decision().factors([0.7, 0.02, 0.11, 0.0], expected), 1.0)
 
 
 def test_channels_of_a_label_set_follow_the_vocabulary() -> None:
@@ -171,3 +203,12 @@ def test_a_case_completed_in_slabs_is_the_case_completed_whole(shape: tuple[int,
     np.testing.assert_allclose(proportions, expected, rtol=1e-5)
     np.testing.assert_array_equal(completed, complete_labels(scores.clone(), given[0], [2]).numpy())
     assert len(np.unique(completed)) == 4
+    inferer, volume = SlabInferer(size, 0.25), {"image": image, "label": given}
+    factors = np.array([1.0, 2.0, 1.0, 0.5])
+    decided, same = complete_case(network, inferer, volume, [2], patches, 4, 0.4, factors)
+    np.testing.assert_array_equal(decided, complete_labels(scores.clone(), given[0], [2], 0.4, factors).numpy())
+    np.testing.assert_array_equal(same, proportions)  # p̄ is what the network says, not what is decided
+    assert U in decided
+    untouched, same = complete_case(network, inferer, volume, [2], patches, 4, None)
+    np.testing.assert_array_equal(untouched, given[0].numpy())
+    np.testing.assert_array_equal(same, proportions)
