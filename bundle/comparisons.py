@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -55,6 +56,7 @@ __all__ = [
 COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#7f7f7f", "#b8a800", "#1d2733")
 COLUMNS = 5  # of a figure with one axis per organ
 REGIONS = 4  # rows of the qualitative figure
+LINE = 26  # characters that fit above or below one of its pictures
 ZOOM = 0.5  # side of its pictures, of the body's longer side
 SMALLEST_WINDOW = 8  # voxels
 BINS = 12  # points of a curve over iterations, each the mean of the steps around it
@@ -146,6 +148,11 @@ class Comparison:
             raise InputError(f"{path}: expected a reference out of {', '.join(compared)}, found {self.reference!r}")
         if len(set(self.titles(list(self.methods)))) < len(self.methods):
             raise InputError(f"{path}: expected a title of its own for each method, found one twice")
+        if self.network not in self.networks or self.selection not in self.selections:
+            raise InputError(
+                f"{path}: expected main to be out of networks and selections, found network {self.network!r} and "
+                f"selection {self.selection!r}"
+            )
         if not self.replicates:
             raise InputError(f"{path}: expected at least one replicate, found none")
         if not case_means(self.rows, self.reference):
@@ -312,6 +319,11 @@ def headline(comparison: Comparison, differences: Sequence[Difference]) -> str:
     return start + (": " + ", ".join(parts) if parts else "") + "."
 
 
+def even_columns(count: int, most: int = 7) -> int:
+    """Columns of a legend whose lines are about equally long."""
+    return -(-count // -(-count // most))
+
+
 # --- Box plots -------------------------------------------------------------------------------------------------------
 def plot_boxes(comparison: Comparison, keys: Sequence[str]) -> Figure:
     """Dice of the cases, methods side by side, one axis per organ and one for the means."""
@@ -328,7 +340,9 @@ def plot_boxes(comparison: Comparison, keys: Sequence[str]) -> Figure:
         Patch(facecolor=color, alpha=0.6, edgecolor=color, label=title)
         for color, title in zip(colors, comparison.titles(keys), strict=True)
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(keys), 6), frameon=False, fontsize=10)
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=even_columns(len(keys)), frameon=False, fontsize=10
+    )
     figure.supylabel("Dice, %", fontsize=10)
     return figure
 
@@ -428,10 +442,16 @@ def plot_regions(comparison: Comparison, keys: Sequence[str], regions: Sequence[
         shown |= draw_region(line, comparison, keys, region)
         if row == 0:
             for axis, head in zip(line, heads, strict=True):
-                axis.set_title(head, fontsize=10)
+                axis.set_title(textwrap.fill(head, LINE), fontsize=10)
     organs = [organ for channel, organ in enumerate(comparison.vocabulary, start=1) if channel in shown]
     handles = [Line2D([], [], color=organ.rgb, linewidth=3, label=organ.name) for organ in organs]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(heads), frameon=False, fontsize=9)
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=even_columns(max(len(handles), 1), len(heads)),
+        frameon=False,
+        fontsize=9,
+    )
     return figure
 
 
@@ -453,7 +473,7 @@ def draw_region(axes: Sequence[Axes], comparison: Comparison, keys: Sequence[str
         if label is not None and (label[window] == channel).any():  # the organ that matters stands out
             mask = (label[window] == channel)[::-1, ::-1].T
             axis.contour(mask, [0.5], colors=[organs.organs[channel - 1].rgb], linewidths=2.2)
-        axis.text(0.5, -0.03, text, transform=axis.transAxes, ha="center", va="top", fontsize=9)
+        axis.text(0.5, -0.03, textwrap.fill(text, LINE), transform=axis.transAxes, ha="center", va="top", fontsize=9)
     return {int(value) for label in maps.values() for value in np.unique(label[window])}
 
 
@@ -647,7 +667,8 @@ def log_scale(axis: Axis, values: NDArray[np.float64]) -> None:
 
 def finish(figure: Figure, handles: list[Line2D], along: str) -> None:
     """Legend and labels that all axes of a figure share; each column has the iterations at its foot."""
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 7), frameon=False, fontsize=9.5)
+    ncols = even_columns(len(handles))
+    figure.legend(handles=handles, loc="outside lower center", ncols=ncols, frameon=False, fontsize=9.5)
     figure.supylabel(along, fontsize=9.5)
     for axis in figure.axes[-COLUMNS:]:
         axis.set_xlabel("iteration of stage 2", fontsize=8)

@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""The losses: cross-entropy (or Dice + cross-entropy) on what is known of a voxel, and the prior-aware term with its duals."""
+"""The losses: cross-entropy (or Dice + cross-entropy) on what is known, and the prior-aware term with its duals."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def marginal_cross_entropy(logits: Tensor, annotated: Tensor) -> Tensor:
 class SupervisedLoss(nn.Module):
     """Mean voxel cross-entropy, with or without Dice.
 
-    Unknown voxels count for nothing, unless the label sets are given: then they are none of the annotated organs, and
-    the *marginal* cross-entropy asks for that alone, −log of the summed probability of all that they may be.
+    Unknown voxels count for nothing, unless the loss is *marginal*: they are none of the annotated organs, and that
+    alone is asked for, by −log of the summed probability of all that they may be.
 
     Args:
         kind: `ce` is the paper's; `dice_ce` adds the soft Dice of the organs, taken over the whole batch.
@@ -82,33 +82,40 @@ class SupervisedLoss(nn.Module):
             raise InputError(f'loss: expected "ce" or "dice_ce", found "{kind}"')
         self.dice = DiceLoss(include_background=False, batch=True) if kind == "dice_ce" else None
 
-    def forward(self, logits: Tensor, label: Tensor, annotated: Tensor | None = None) -> Tensor:
+    def forward(self, logits: Tensor, label: Tensor, annotated: Tensor | None = None, marginal: bool = False) -> Tensor:
         """
         Args:
             logits: B×C×spatial.
             label: B×1×spatial.
-            annotated: B×C, the channels of each sample's label set, for the marginal loss of unknown voxels.
+            annotated: B×C, the channels of each sample's label set; None means all of them.
+            marginal: whether unknown voxels count.
         """
         with torch.autocast(logits.device.type, enabled=False):
             logits, target = at_least_fp32(logits), label[:, 0].long()
             known = target < logits.shape[1]  # neither unknown nor ignored
-            unknown = torch.zeros_like(known) if annotated is None else target == UNKNOWN
+            unknown = target == UNKNOWN if marginal else torch.zeros_like(known)
             target = target.where(known, UNKNOWN)
             loss = F.cross_entropy(logits, target, ignore_index=UNKNOWN, reduction="sum")
-            if annotated is not None:
+            if annotated is not None and marginal:
                 loss = loss + marginal_cross_entropy(logits, annotated)[unknown].sum()
             # The mean over voxels that count; a batch with none of them has loss 0, not 0/0.
             loss = loss / (known | unknown).sum().clamp(min=1)
             if self.dice is not None:
-                mask = known.unsqueeze(1)
-                if annotated is not None:  # an annotated organ is known to be absent from unknown voxels
-                    mask = mask | (unknown.unsqueeze(1) & spread_over(annotated, logits))
-                loss = loss + self.dice_loss(logits, target.where(known, 0), mask)
+                loss = loss + self.dice_loss(logits, target, known, unknown, annotated)
         return loss
 
-    def dice_loss(self, logits: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+    def dice_loss(
+        self, logits: Tensor, target: Tensor, known: Tensor, unknown: Tensor, annotated: Tensor | None
+    ) -> Tensor:
         assert self.dice is not None
-        onehot = F.one_hot(target, logits.shape[1]).movedim(-1, 1).to(logits.dtype)
+        onehot = F.one_hot(target.where(known, 0), logits.shape[1]).movedim(-1, 1).to(logits.dtype)
+        mask = known.unsqueeze(1)
+        if annotated is not None:
+            # An annotated organ is known to be absent from unknown voxels. One that is neither annotated nor
+            # pseudo-labelled in a sample is not known to be absent: Dice with an empty truth would wipe it out.
+            ours = spread_over(annotated, logits)
+            seen = (onehot * mask).flatten(2).any(2).reshape(ours.shape)
+            mask = (mask & (ours | seen)) | (unknown.unsqueeze(1) & ours)
         loss: Tensor = self.dice(logits.softmax(1) * mask, onehot * mask)
         return loss
 
@@ -126,16 +133,19 @@ class DeepSupervisionLoss(nn.Module):
         super().__init__()
         self.loss = loss
 
-    def forward(self, logits: Tensor, label: Tensor, annotated: Tensor | None = None) -> Tensor:
+    def forward(self, logits: Tensor, label: Tensor, annotated: Tensor | None = None, marginal: bool = False) -> Tensor:
         """
         Args:
             logits: B×heads×C×spatial, finest head first, all of them at full size; or B×C×spatial.
             label: B×1×spatial.
             annotated: B×C, as for one head.
+            marginal: as for one head.
         """
         heads = logits.unbind(1) if logits.ndim > label.ndim else (logits,)
         weights = [0.5**place for place in range(len(heads))]
-        losses = [weight * self.loss(head, label, annotated) for weight, head in zip(weights, heads, strict=True)]
+        losses = [
+            weight * self.loss(head, label, annotated, marginal) for weight, head in zip(weights, heads, strict=True)
+        ]
         return torch.stack(losses).sum() / sum(weights)
 
 
@@ -294,8 +304,8 @@ class PannLoss(nn.Module):
         """
         Args:
             logits: B×C×spatial, or B×heads×C×spatial for a `DeepSupervisionLoss`.
-            target: `label` (B×1×spatial, completed), `partial` (B, bool) and, where the loss is marginal, `annotated`
-                (B×C, bool).
+            target: `label` (B×1×spatial, completed), `partial` (B, bool) and `annotated` (B×C, bool; without it the
+                completed labels are taken for the whole truth).
         """
         partial = target["partial"]
         self.partial_samples, self.proportions = int(partial.sum()), None
@@ -306,8 +316,9 @@ class PannLoss(nn.Module):
         if len(full_logits):
             parts["labelled"] = self.supervised(full_logits, full_label)
         if self.partial_samples:
-            annotated = split_samples(target["annotated"], partial)[1] if self.marginal else None
-            parts["partial"] = self.partial_weight * self.supervised(partial_logits, partial_label, annotated)
+            annotated = split_samples(target["annotated"], partial)[1] if "annotated" in target else None
+            supervised = self.supervised(partial_logits, partial_label, annotated, self.marginal)
+            parts["partial"] = self.partial_weight * supervised
             with torch.autocast(logits.device.type, enabled=False), torch.set_grad_enabled(self.prior_weight > 0):
                 proportions = predicted_proportions(finest_head(partial_logits, partial_label))
                 prior = self.prior_weight * self.prior(proportions)

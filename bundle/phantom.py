@@ -476,8 +476,8 @@ def make_phantoms(
         grid: voxels of a scan, for instance 96,96,40 or 512,512,100.
         folds: folds of the fully labelled cohort.
         difficulty: so many times the noise and the blur of every protocol.
-        drop_labels: organs whose labels are forgotten in some cases of the fully labelled cohort (the paper's PaNN*: 8).
-        fraction: share of the cases in which they are.
+        drop_labels: organs whose labels are forgotten in some fully labelled cases (the paper's PaNN*: 8).
+        fraction: share of those cases.
         workers: processes; default one per core.
     """
     if isinstance(grid, str) or len(grid) != 3 or not all(isinstance(n, int) and n >= 8 for n in grid):

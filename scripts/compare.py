@@ -257,7 +257,9 @@ class Planner:
     @staticmethod
     def configs_of(steps: tuple[tuple[str, ...], ...]) -> list[Path]:
         """The config files of the steps: a run is made anew when one of them has changed."""
-        named = {path for step in steps for path in re.findall(r"'([^']+\.yaml)'", step[step.index("--config_file") + 1])}
+        named = {
+            path for step in steps for path in re.findall(r"'([^']+\.yaml)'", step[step.index("--config_file") + 1])
+        }
         return sorted(Path(path) for path in named)
 
     def cells(self) -> list[tuple[str, str, str, Values]]:

@@ -134,9 +134,12 @@ def made_with(run: Run, others: Sequence[Run] = ()) -> dict[str, Any]:
 
 
 def is_finished(run: Run, others: Sequence[Run] = ()) -> bool:
-    """Whether the run has ended well before, with the same settings; ``others`` are the runs it may need."""
+    """Whether the run and those it needs, of ``others``, have ended well before, with the same settings."""
     record, now = read_record(run.folder), made_with(run, others)
-    return record is not None and all(record.get(key) == value for key, value in now.items())
+    if record is None or any(record.get(key) != value for key, value in now.items()):
+        return False
+    needs = {need.resolve() for need in run.needs}
+    return all(is_finished(other, others) for other in others if other.folder.resolve() in needs)
 
 
 def what_went_wrong(log: Path, code: int) -> str:

@@ -256,7 +256,7 @@ def test_the_largest_vocabulary_of_unlabelled_cases_is_empty(write_cohort: Write
 
 
 def test_an_unknown_supervision_is_an_error(two_cohorts: Path) -> None:
-    with pytest.raises(InputError, match="expected one of full, semi, partial, pann"):
+    with pytest.raises(InputError, match="expected one of full, semi, partial, marginal, ignore, pann"):
         training_cases(two_cohorts, supervision="weak")
 
 

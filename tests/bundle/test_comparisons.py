@@ -181,6 +181,14 @@ def test_regions_are_where_the_reference_differs_most(folder: Path, tiny_cohorts
     assert choose_regions(comparison, keys) == []
 
 
+def test_a_case_is_shown_as_the_fold_that_tested_it_saw_it(folder: Path, tiny_cohorts: Path) -> None:
+    add_runs(folder, tiny_cohorts)
+    given = json.loads((folder / "comparison.json").read_text()) | {"replicates": ["fold0", "seed0"]}
+    (folder / "comparison.json").write_text(json.dumps(given))
+    regions = choose_regions(Comparison.load(folder), ["full", "pann"])
+    assert [region.replicate for region in regions] == ["seed0", "seed0"]
+
+
 def test_a_window_is_half_the_body_around_the_organ() -> None:
     image = np.full((40, 40, 6), -1000)
     image[4:36, 10:30] = 40  # a body of 32×20 voxels of 2 mm
@@ -241,7 +249,8 @@ def test_gradients_are_compared_by_their_means() -> None:
         (lambda given: given.pop("organs"), "expected an entry 'organs'"),
         (lambda given: given.update(reference="best"), "expected a reference out of full, partial, pann, found 'best'"),
         (lambda given: given.update(replicates=[]), "at least one replicate"),
-        (lambda given: given.update(main={"network": "vnet", "selection": "A"}), "network 'vnet'"),
+        (lambda given: given.update(main={"network": "vnet", "selection": "A"}), "found network 'vnet'"),
+        (lambda given: given.update(main={"network": "resnet", "selection": "A"}), "expected scores of 'pann'"),
         (lambda given: given.update(methods=["pann"]), "found another"),
         (lambda given: given["methods"]["full"].update(title="Pann"), "title of its own"),
     ],

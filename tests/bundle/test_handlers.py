@@ -1,14 +1,19 @@
 """What happens around the network's step: the order of dual steps and refreshes, and what is written down."""
 
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from ignite.engine import Engine
 from monai.bundle import ConfigParser
+from torch import nn
 
 from bundle.errors import InputError
-from bundle.handlers import read_history
+from bundle.handlers import PseudoLabelRefresh, Teacher, read_history
 from bundle.losses import PriorLoss
+from bundle.organs import UNKNOWN
 from bundle.pseudo_labels import PseudoLabels
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,3 +86,57 @@ def test_a_loss_that_is_no_number_ends_the_run_without_weights(parser: ConfigPar
     with pytest.raises(InputError, match="the loss became nan before iteration 2; lower the learning rate"):
         parser.get_parsed_content("train::trainer").run()
     assert not (tmp_path / "models" / "model.pt").exists()
+
+
+def test_a_teacher_is_the_moving_average_of_the_weights() -> None:
+    network, engine = nn.Linear(1, 1, bias=False), Engine(lambda *_: None)
+    teacher, present = Teacher(network, memory=4.0), Teacher(network)
+    network.weight.data.fill_(1.0)  # stage 1 changes the weights after the handlers are made
+    for one in (teacher, present):
+        one.start(engine)
+    decay = math.exp(-1 / 4)
+    expected = 1.0
+    for value in (3.0, 5.0, -2.0):
+        network.weight.data.fill_(value)
+        teacher.follow(engine)
+        expected = decay * expected + (1 - decay) * value
+    assert float(teacher.model.weight) == pytest.approx(expected)
+    assert present.model is network
+
+
+@pytest.mark.parametrize(
+    ("supervision", "completed", "unknown"),
+    [("partial", True, False), ("semi", True, False), ("marginal", False, True), ("ignore", False, True)],
+)
+def test_what_stands_on_unannotated_voxels(
+    parser: ConfigParser, tmp_path: Path, supervision: str, completed: bool, unknown: bool
+) -> None:
+    parser.update({"supervision": supervision})
+    parser.parse(reset=True)
+    trainer = parser.get_parsed_content("train::trainer")
+    trainer.run()
+    labels = [np.load(path)["00000"] for path in (tmp_path / "eval" / "pseudo_labels").rglob("*.npz")]
+    assert len(labels) == 6
+    assert all((label == UNKNOWN).any() == unknown for label in labels)
+    assert trainer.loss_function.marginal == (supervision == "marginal")
+    assert trainer.loss_function.prior_weight == 0
+
+
+def test_pseudo_labels_can_wait(parser: ConfigParser, tmp_path: Path) -> None:
+    parser.update({"pseudo_start": 2, "truth_dir": str(Path(parser["dataset_dir"]) / "truth"), "confidence": 0.0})
+    parser.parse(reset=True)
+    parser.get_parsed_content("train::trainer").run()
+    refreshes = [r for r in read_history(tmp_path / "eval" / "history.jsonl") if r["kind"] == "refresh"]
+    recall = [record["quality"]["spleen"]["recall"] for record in refreshes]
+    assert set(recall[0]) <= {0.0, None}
+    assert recall[1][0] > 0
+
+
+def test_the_paper_s_recipe_is_one_value(parser: ConfigParser) -> None:
+    parser.update({"recipe": "paper"})
+    parser.parse(reset=True)
+    handlers = parser.get_parsed_content("train::handlers")
+    (refresh,) = [handler for handler in handlers if isinstance(handler, PseudoLabelRefresh)]
+    loss = parser.get_parsed_content("train::loss")
+    assert (refresh.decision.confidence, refresh.decision.correction, refresh.teacher.memory) == (0.0, 0.0, 0.0)
+    assert (refresh.fit, refresh.slack, loss.marginal, loss.prior_weight) == (False, 0.0, False, 0.1)

@@ -60,38 +60,59 @@ def test_marginal_cross_entropy_by_hand() -> None:
     label = torch.tensor([[[UNKNOWN, 1, UNKNOWN]]], dtype=torch.uint8)
     annotated = torch.tensor([[False, True, False]])
     expected = -(math.log(0.7) + math.log(0.7) + math.log(0.9)) / 3
-    assert float(SupervisedLoss("ce")(probabilities.log(), label, annotated)) == pytest.approx(expected, rel=1e-6)
-    # Dice of class 1 counts all voxels, since it is known to be absent from unknown ones; that of class 2 counts the
-    # one voxel that is known not to be of it, where it has an empty truth.
-    dice_1, dice_2 = 2 * 0.7 / (0.3 + 0.7 + 0.1 + 1), 0.0
-    both = expected + 1 - (dice_1 + dice_2) / 2
-    assert float(SupervisedLoss("dice_ce")(probabilities.log(), label, annotated)) == pytest.approx(both, rel=1e-3)
+    assert float(SupervisedLoss("ce")(probabilities.log(), label, annotated, marginal=True)) == pytest.approx(
+        expected, rel=1e-6
+    )
+    # Dice of class 1 counts all voxels, since it is known to be absent from unknown ones; that of class 2 none.
+    both = expected + (1 - 2 * 0.7 / (0.3 + 0.7 + 0.1 + 1)) / 2
+    assert float(SupervisedLoss("dice_ce")(probabilities.log(), label, annotated, marginal=True)) == pytest.approx(
+        both, rel=1e-3
+    )
+
+
+def test_dice_counts_an_unannotated_organ_only_where_it_is_pseudo_labelled() -> None:
+    probabilities = torch.tensor([[[0.5, 0.2, 0.1], [0.3, 0.7, 0.1], [0.2, 0.1, 0.8]]])
+    annotated = torch.tensor([[False, True, False]])
+    marked = torch.tensor([[[0, 1, UNKNOWN]]], dtype=torch.uint8)
+    guessed = torch.tensor([[[0, 1, 2]]], dtype=torch.uint8)
+    cross_entropy = -(math.log(0.5) + math.log(0.7)) / 2
+    one = (1 - 2 * 0.7 / (0.3 + 0.7 + 1)) / 2  # class 1 over the known voxels; class 2 may be anywhere
+    assert float(SupervisedLoss("dice_ce")(probabilities.log(), marked, annotated)) == pytest.approx(
+        cross_entropy + one, rel=1e-4
+    )
+    cross_entropy = -(math.log(0.5) + math.log(0.7) + math.log(0.8)) / 3
+    two = (1 - 2 * 0.7 / (0.3 + 0.7 + 0.1 + 1) + 1 - 2 * 0.8 / (0.2 + 0.1 + 0.8 + 1)) / 2
+    assert float(SupervisedLoss("dice_ce")(probabilities.log(), guessed, annotated)) == pytest.approx(
+        cross_entropy + two, rel=1e-4
+    )
 
 
 def test_the_marginal_loss_of_an_unlabelled_sample_is_nothing() -> None:
     logits = batch(1).float()
     label = torch.full((1, 1, 5, 4, 3), UNKNOWN, dtype=torch.uint8)
     nothing = torch.zeros(1, 4, dtype=torch.bool)
-    assert float(SupervisedLoss("ce")(logits, label, nothing)) == pytest.approx(0, abs=1e-6)
+    assert float(SupervisedLoss("ce")(logits, label, nothing, marginal=True)) == pytest.approx(0, abs=1e-6)
 
 
 def test_the_marginal_loss_never_asks_which_organ_it_is() -> None:
     logits = batch(1).float().requires_grad_()
     label = torch.full((1, 1, 5, 4, 3), UNKNOWN, dtype=torch.uint8)
     annotated = torch.tensor([[False, True, False, False]])
-    SupervisedLoss("ce")(logits, label, annotated).backward()
+    SupervisedLoss("ce")(logits, label, annotated, marginal=True).backward()
     assert logits.grad is not None
     assert (logits.grad[:, 1] > 0).all()  # the annotated organ is pushed down
     # the others go up together: their shares among themselves stay, so gradients are as their probabilities
     shares = logits.detach().softmax(1)[:, [0, 2, 3]]
-    torch.testing.assert_close(logits.grad[:, [0, 2, 3]] / shares, (logits.grad[:, :1] / shares[:, :1]).expand(-1, 3, -1, -1, -1))
+    torch.testing.assert_close(
+        logits.grad[:, [0, 2, 3]] / shares, (logits.grad[:, :1] / shares[:, :1]).expand(-1, 3, -1, -1, -1)
+    )
 
 
 def test_ignored_voxels_stay_out_of_the_marginal_loss() -> None:
     logits = batch(1).float().requires_grad_()
     annotated = torch.tensor([[False, True, False, False]])
     label = torch.full((1, 1, 5, 4, 3), IGNORED, dtype=torch.uint8)
-    SupervisedLoss("dice_ce")(logits, label, annotated).backward()
+    SupervisedLoss("dice_ce")(logits, label, annotated, marginal=True).backward()
     assert logits.grad is not None
     assert logits.grad.abs().max() < 1e-6
 
@@ -367,7 +388,7 @@ def test_the_heads_of_dynunet_are_recognised() -> None:
     assert torch.isfinite(loss(network.eval()(image), target))
 
 
-# --- A prior that knows how uncertain it is, and what pulls how hard ---------------------------------------------------
+# --- A prior that knows how uncertain it is, and what pulls how hard -------------------------------------------------
 def test_within_the_slack_nothing_pulls_and_beyond_it_the_edge_does() -> None:
     prior = PriorLoss([0.6, 0.3, 0.1])
     prior.expect(prior.prior.clone(), torch.tensor([0.0, 0.05, 0.02], dtype=torch.float64))

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_every_command_is_found() -> None:
-    names = {"bench", "check", "demo", "folds", "phantom", "prepare", "prior", "segment"}
+    names = {"bench", "check", "compare", "crossval", "demo", "folds", "phantom", "prepare", "prior", "segment"}
     assert set(load_commands([])) == set(COMMANDS) == names
     assert set(load_commands(["bench"])) == {"bench"}
 

@@ -145,6 +145,9 @@ def test_a_run_starts_again_when_what_it_needs_is_made_otherwise(make_run: Calla
     run_all_within([make_run("before", seed=2)], cores=1)
     run_all_within([make_run("before", seed=2), after], cores=1)
     assert events(journal, "start")[2:] == ["start before", "start after"]
+    (after.folder.parent / "before" / "run.json").unlink()
+    run_all_within([make_run("before", seed=2), after], cores=1)
+    assert events(journal, "start")[4:] == ["start before", "start after"]
 
 
 def test_settings_may_hold_paths_and_tuples(make_run: Callable[..., Run], journal: Path) -> None:
