@@ -459,7 +459,7 @@ def draw_region(axes: Sequence[Axes], comparison: Comparison, keys: Sequence[str
     """One row of the figure; returns the channels to be seen in it."""
     organs, files = comparison.vocabulary, comparison.cases[region.case]
     image, spacing = load_canonical(comparison.folder / files["image"])
-    maps = {"truth": load_map(comparison.folder / files["label"], image.shape)}
+    maps = {"truth": load_map(comparison.folder / files["label"], image.shape, files.get("values"))}
     maps |= {key: load_map(path, image.shape) for key, path in region.maps.items()}
     channel = organs.names.index(region.organ) + 1
     window = region_window(image, list(maps.values()), channel, spacing)
@@ -477,8 +477,14 @@ def draw_region(axes: Sequence[Axes], comparison: Comparison, keys: Sequence[str
     return {int(value) for label in maps.values() for value in np.unique(label[window])}
 
 
-def load_map(path: Path, shape: tuple[int, ...]) -> NDArray[Any]:
+def load_map(path: Path, shape: tuple[int, ...], values: Mapping[str, int] | None = None) -> NDArray[Any]:
+    """A label map; ``values`` turns a cohort's values into the vocabulary's."""
     label, _ = load_canonical(path)
+    if values is not None:
+        known = {int(value): channel for value, channel in values.items()}
+        table = np.zeros(max([*known, int(label.max())]) + 1, np.uint8)
+        table[list(known)] = list(known.values())
+        label = table[np.asarray(label, np.intp)]
     if label.shape != shape:
         raise InputError(f"{path}: expected a label map of {shape} voxels like its image, found {label.shape}")
     return label

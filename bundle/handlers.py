@@ -114,10 +114,11 @@ class PseudoLabelRefresh:
         self.last: Refresh | None = None
 
     def attach(self, engine: Engine) -> None:
-        engine.add_event_handler(Events.STARTED, self.teacher.start)
-        engine.add_event_handler(Events.ITERATION_COMPLETED, self.teacher.follow)
-        engine.add_event_handler(Events.STARTED, self.refresh)
-        engine.add_event_handler(Events.ITERATION_COMPLETED(every=self.interval), self.refresh_and_restart)
+        if self.decision.confidence is not None or self.loss.prior_weight > 0:  # else nobody needs what it finds
+            engine.add_event_handler(Events.STARTED, self.teacher.start)
+            engine.add_event_handler(Events.ITERATION_COMPLETED, self.teacher.follow)
+            engine.add_event_handler(Events.STARTED, self.refresh)
+            engine.add_event_handler(Events.ITERATION_COMPLETED(every=self.interval), self.refresh_and_restart)
         engine.add_event_handler(Events.COMPLETED, self.refresh)
 
     def refresh(self, engine: Engine) -> None:
@@ -141,9 +142,12 @@ class PseudoLabelRefresh:
         """Complete the labels; decisions are corrected by what the last refresh found."""
         factors = None
         if self.last is not None and self.prior is not None:
-            expected = expected_proportions(self.prior, self.last.given, self.fit, self.slack)
-            found = self.last.by_cohort
-            factors = {cohort: self.decision.factors(found[cohort], aim) for cohort, aim in expected.items()}
+            aims = expected_proportions(self.prior, self.last.given, self.fit, self.slack, single=True)
+            cases = self.loader.dataset.data
+            factors = {
+                index: self.decision.factors(found, aims[cases[index].get("cohort", "")])
+                for index, found in self.last.by_case.items()
+            }
         return refresh_pseudo_labels(
             self.teacher.model, self.inferer, self.loader.dataset, self.store, confidence, factors
         )

@@ -131,7 +131,11 @@ def view_factor(prior: Prior, given: Mapping[str, Mapping[int, float]]) -> float
 
 
 def expected_proportions(
-    prior: Prior, given: Mapping[str, Mapping[int, float]], fit: bool = False, slack: float = 0.0
+    prior: Prior,
+    given: Mapping[str, Mapping[int, float]],
+    fit: bool = False,
+    slack: float = 0.0,
+    single: bool = False,
 ) -> dict[str, Expectation]:
     """What each partially labelled cohort should show.
 
@@ -140,15 +144,17 @@ def expected_proportions(
         given: for each cohort the proportions of the organs its annotators marked, by channel.
         fit: scale q to the cohorts' field of view, and take from the annotators what they marked. Else it is q.
         slack: allowed distance, in standard errors of q.
+        single: what a single case should show: patients differ, so the distance is in standard deviations over cases.
     """
+    error = prior.spread if single else prior.standard_error
     factor = view_factor(prior, given) if fit else 1.0
     result = {}
     for cohort, shares in given.items():
         proportions = factor * np.array(prior.proportions)
-        allowed = slack * factor * np.array(prior.standard_error)
+        allowed = slack * factor * np.array(error)
         if fit:
             for channel, share in shares.items():
-                proportions[channel], allowed[channel] = share, 0.0
+                proportions[channel], allowed[channel] = share, allowed[channel] if single else 0.0
         proportions[BACKGROUND] = 1 - proportions[BACKGROUND + 1 :].sum()
         result[cohort] = Expectation(proportions, allowed)
     return result

@@ -149,12 +149,14 @@ class Refresh:
     Args:
         proportions: p̄, cohorts weighted equally as the mini-batches do (C).
         by_cohort: p̄ of each cohort.
+        by_case: p̄ of each case, by its place in the dataset.
         given: for each cohort the proportions of the organs its annotators marked, by channel.
         quality: precision and recall of the pseudo-labels by cohort, where a hidden truth is known.
     """
 
     proportions: Tensor
     by_cohort: dict[str, list[float]]
+    by_case: dict[int, NDArray[np.float64]]
     given: dict[str, dict[int, float]]
     quality: dict[str, Any] | None = None
 
@@ -165,8 +167,8 @@ class Decision:
 
     Args:
         confidence: share of the probability that a pseudo-label needs; 0 gives every voxel one, None gives none one.
-        correction: exponent of expected ÷ predicted proportion of a cohort, by which each organ's probability is
-            multiplied before the decision: an organ that is found too seldom is favoured. 0 leaves them alone.
+        correction: exponent of expected ÷ predicted proportion of a case, by which each organ's probability is
+            multiplied before the decision: an organ that is found too small is favoured. 0 leaves them alone.
     """
 
     confidence: float | None = 0.0
@@ -175,7 +177,7 @@ class Decision:
     LIMIT = 4.0  # of the factors: a wrong expectation must not invent organs
 
     def factors(self, predicted: Sequence[float], expected: Expectation) -> NDArray[np.float64]:
-        """By what the probabilities of each channel are multiplied, given a cohort's p̄."""
+        """By what the probabilities of each channel are multiplied, given a case's p̄."""
         p = np.maximum(np.asarray(predicted, np.float64), 1e-9)
         ratio = np.clip(expected.nearest(p) / p, 1 / self.LIMIT, self.LIMIT) ** self.correction
         ratio[BACKGROUND] = 1.0
@@ -271,7 +273,7 @@ def refresh_pseudo_labels(
     dataset: PatchDataset,
     store: PseudoLabels,
     confidence: float | None = 0.0,
-    factors: Mapping[str, NDArray[np.float64]] | None = None,
+    factors: Mapping[int, NDArray[np.float64]] | None = None,
 ) -> Refresh | None:
     """Complete the labels of all partially labelled cases with the network's present weights.
 
@@ -284,11 +286,11 @@ def refresh_pseudo_labels(
         dataset: the cases.
         store: where completed labels are written.
         confidence: see `Decision`.
-        factors: of the channels' probabilities before the decision, by cohort.
+        factors: of the channels' probabilities before the decision, by the case's place in the dataset.
     """
     vocabulary, was_training = Vocabulary(dataset.organs), network.training
     cohorts = partial_indices(dataset)
-    rows: dict[str, list[NDArray[np.float64]]] = {cohort: [] for cohort in cohorts}
+    by_case: dict[int, NDArray[np.float64]] = {}
     marked: dict[str, dict[int, list[float]]] = {cohort: {} for cohort in cohorts}
     network.eval()
     jobs = [(cohort, index) for cohort, indices in cohorts.items() for index in indices]
@@ -303,10 +305,10 @@ def refresh_pseudo_labels(
             dataset.patches,
             vocabulary.out_channels,
             confidence,
-            (factors or {}).get(cohort),
+            (factors or {}).get(index),
         )
         store.write(case, completed)
-        rows[cohort].append(proportions)
+        by_case[index] = proportions
         label, occupied = volume["label"][0].numpy(), dataset.occupied(index, partial=True)
         shares = label_proportions(label, dataset.patches.coverage(label.shape, occupied), vocabulary.out_channels)
         for channel in annotated:
@@ -314,10 +316,11 @@ def refresh_pseudo_labels(
     network.train(was_training)
     if not jobs:
         return None
-    by_cohort = {cohort: np.mean(row, axis=0) for cohort, row in rows.items()}
+    by_cohort = {name: np.mean([by_case[index] for index in indices], axis=0) for name, indices in cohorts.items()}
     mean = np.mean(list(by_cohort.values()), axis=0)
     return Refresh(
         torch.as_tensor(mean),
         {cohort: row.tolist() for cohort, row in by_cohort.items()},
+        by_case,
         {cohort: {c: float(np.mean(v)) for c, v in channels.items()} for cohort, channels in marked.items()},
     )

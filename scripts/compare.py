@@ -75,17 +75,12 @@ class Plan:
 
     @classmethod
     def read(cls, path: Path) -> Plan:
-        """The plan in a file.
+        """The plan in a file; one that names a `base` says only what differs from that file.
 
         Raises:
             InputError: when there is none, or one that cannot be carried out.
         """
-        if not path.is_file():
-            raise InputError(f"{path}: no such file; give a YAML such as configs/compare_small.yaml")
-        try:
-            read = yaml.safe_load(path.read_text())
-        except yaml.YAMLError as error:
-            raise InputError(f"{path}: not YAML ({' '.join(str(error).split())})") from None
+        read = read_entries(path)
         known = {entry.name for entry in fields(cls)}
         if not isinstance(read, dict) or "methods" not in read or not set(read) <= known:
             odd = sorted(set(read) - known) if isinstance(read, dict) else read
@@ -143,6 +138,21 @@ class Plan:
         return {
             name: values for name, values in self.methods.items() if not (alone and values["supervision"] == "full")
         }
+
+
+def read_entries(path: Path) -> Any:
+    """What a YAML says, on top of what its base says: entries replace, `phantoms` and `values` are merged."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; give a YAML such as configs/compare_small.yaml")
+    try:
+        read = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: not YAML ({' '.join(str(error).split())})") from None
+    if not isinstance(read, dict) or "base" not in read:
+        return read
+    base = read_entries(path.parent / str(read.pop("base")))
+    merged = {key: {**base[key], **read[key]} for key in ("phantoms", "values") if base.get(key) and read.get(key)}
+    return {**base, **read, **merged}
 
 
 def replicate_name(replicate: Values) -> str:
