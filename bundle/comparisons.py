@@ -113,7 +113,7 @@ class Comparison:
     network: str
     selection: str
     vocabulary: Vocabulary
-    cases: dict[str, dict[str, str]]
+    cases: dict[str, dict[str, Any]]
     facts: dict[str, str]
     table: list[Row]
 

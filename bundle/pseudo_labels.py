@@ -176,7 +176,7 @@ class Decision:
 
     LIMIT = 4.0  # of the factors: a wrong expectation must not invent organs
 
-    def factors(self, predicted: Sequence[float], expected: Expectation) -> NDArray[np.float64]:
+    def factors(self, predicted: Sequence[float] | NDArray[np.float64], expected: Expectation) -> NDArray[np.float64]:
         """By what the probabilities of each channel are multiplied, given a case's p̄."""
         p = np.maximum(np.asarray(predicted, np.float64), 1e-9)
         ratio = np.clip(expected.nearest(p) / p, 1 / self.LIMIT, self.LIMIT) ** self.correction
