@@ -25,6 +25,10 @@ SMALLER = {  # how a command begins, and what makes it quick
     ),
     "python -m monai.bundle run evaluating": NETWORK,
     "python -m monai.bundle run --config_file": "",  # models/model.json tells what the model is
+    "python -m scripts compare": "",
+    "python -m scripts crossval": (
+        '--set "warmup_iterations=2,train_iterations=2,network_def::channels=[4,8],network_def::strides=[2]"'
+    ),
     "python -m scripts prepare": "--workers 1",
     "python -m scripts check": "--workers 1",
     "python -m scripts prior": "",
@@ -71,7 +75,7 @@ def test_commands_of_a_page_work(clone: Path, page: str) -> None:
     for command in commands(page):
         extra = SMALLER[max((start for start in SMALLER if command.startswith(start)), key=len)]  # the closest
         words = [sys.executable, *shlex.split(command)[1:], *shlex.split(extra)]
-        finished = subprocess.run(words, cwd=clone, capture_output=True, text=True, timeout=900)
+        finished = subprocess.run(words, cwd=clone, capture_output=True, text=True, timeout=1500)
         assert finished.returncode == 0, f"{command}\n{finished.stderr[-3000:]}"
 
 
