@@ -141,7 +141,7 @@ class PseudoLabelRefresh:
     def complete(self, confidence: float | None) -> Refresh | None:
         """Complete the labels; decisions are corrected by what the last refresh found."""
         factors = None
-        if self.last is not None and self.prior is not None:
+        if self.decision.correction > 0 and self.last is not None and self.prior is not None:
             aims = expected_proportions(self.prior, self.last.given, self.fit, self.slack, single=True)
             cases = self.loader.dataset.data
             factors = {
