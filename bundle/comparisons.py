@@ -610,7 +610,7 @@ def plot_shares(history: History, prior: Prior) -> Figure | None:
 
 
 def plot_gradients(history: History, vocabulary: Vocabulary) -> Figure | None:
-    """Size of the prior's gradient over that of the partial cross-entropy, per organ; None where it was not noted."""
+    """Size of the prior's gradient over that of the loss on partial samples, per organ; None where it was not noted."""
     records = [record for record in steps(history, "train") if record.get("gradients")]
     if not records:
         return None
@@ -629,8 +629,8 @@ def plot_gradients(history: History, vocabulary: Vocabulary) -> Figure | None:
     left.invert_yaxis()
     left.axvline(1, color="#1d2733", linewidth=1)
     right.axhline(1, color="#1d2733", linewidth=1)
-    left.set(title="all steps together", xlabel="prior ÷ cross-entropy")
-    right.set(title="over training", xlabel="iteration of stage 2", ylabel="prior ÷ cross-entropy")
+    left.set(title="all steps together", xlabel="prior ÷ partial loss")
+    right.set(title="over training", xlabel="iteration of stage 2", ylabel="prior ÷ partial loss")
     log_scale(left.xaxis, total[1:])
     log_scale(right.yaxis, curves[:, 1:])
     for axis in (left, right):
@@ -641,9 +641,9 @@ def plot_gradients(history: History, vocabulary: Vocabulary) -> Figure | None:
 
 
 def ratio_of(sizes: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Mean size of the prior's gradient over the cross-entropy's, per channel; NaN where the latter is 0.
+    """Mean size of the prior's gradient over the partial loss's, per channel; NaN where the latter is 0.
 
-    Of the means, not the mean of ratios: a step without the organ has a cross-entropy gradient next to nothing, and
+    Of the means, not the mean of ratios: a step without the organ has a gradient of that loss next to nothing, and
     would decide alone.
     """
     prior, partial = mean_known(sizes["prior"]), mean_known(sizes["partial"])
@@ -778,7 +778,7 @@ def show_diagnostics(page: Page, comparison: Comparison, keys: Sequence[str]) ->
         ),
         "gradients": (
             plot_gradients(own, comparison.vocabulary),
-            f"{name}: mean size of the prior's gradient relative to that of the partial cross-entropy's, per organ.",
+            f"{name}: mean size of the prior's gradient relative to that of the loss on partially labelled samples, per organ.",
         ),
     }
     if any(figure for figure, _ in figures.values()):

@@ -134,7 +134,8 @@ class PseudoLabelRefresh:
         self.loss.prior.anchor(result.proportions)
         if engine.state.iteration == 0 and self.loss.prior_weight > 0:
             self.expect(result)
-        result.quality = None if self.quality is None else self.quality()
+        if self.quality is not None and self.decision.confidence is not None:
+            result.quality = self.quality()
         engine.state.refresh = result
         engine.fire_event(PannEvents.REFRESHED)
 
