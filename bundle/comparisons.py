@@ -778,7 +778,7 @@ def show_diagnostics(page: Page, comparison: Comparison, keys: Sequence[str]) ->
         ),
         "gradients": (
             plot_gradients(own, comparison.vocabulary),
-            f"{name}: mean size of the prior's gradient relative to that of the loss on partially labelled samples, per organ.",
+            f"{name}: mean size of the prior's gradient relative to that of the loss on partial samples, per organ.",
         ),
     }
     if any(figure for figure, _ in figures.values()):
