@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import logging
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,8 @@ import torch
 from ignite.engine import Engine, Events
 from monai.data import DataLoader
 from monai.utils import CommonKeys
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm import tqdm
 
 from bundle.diagnostics import PseudoLabelQuality
@@ -38,6 +39,8 @@ logger = logging.getLogger(__name__)
 class Teacher:
     """The network whose predictions become pseudo-labels: the one in training, or a moving average of its weights.
 
+    Only weights are kept, and put into the network for a while: not every network can be copied once it is trained.
+
     Args:
         network: the network in training.
         memory: of the average, iterations; 0 takes the network itself.
@@ -45,22 +48,35 @@ class Teacher:
 
     def __init__(self, network: nn.Module, memory: float = 0.0) -> None:
         self.network, self.memory = network, float(memory)
-        self.average: AveragedModel | None = None
-
-    @property
-    def model(self) -> nn.Module:
-        return self.network if self.average is None else self.average.module
+        self.average: dict[str, Tensor] | None = None
 
     def start(self, engine: Engine) -> None:
         """Begin with the present weights: stage 1 may have come before."""
         if self.memory > 0:
-            decay = math.exp(-1 / self.memory)
-            self.average = AveragedModel(self.network, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
-            self.follow(engine)
+            self.average = {name: value.detach().clone() for name, value in self.network.state_dict().items()}
 
+    @torch.no_grad()
     def follow(self, engine: Engine) -> None:
-        if self.average is not None:
-            self.average.update_parameters(self.network)
+        if self.average is None:
+            return
+        for name, value in self.network.state_dict().items():
+            if value.is_floating_point():
+                self.average[name].lerp_(value, 1 - math.exp(-1 / self.memory))
+            else:
+                self.average[name].copy_(value)
+
+    @contextmanager
+    def teaching(self) -> Iterator[nn.Module]:
+        """The network with the averaged weights; it has its own again afterwards."""
+        if self.average is None:
+            yield self.network
+            return
+        own = {name: value.detach().clone() for name, value in self.network.state_dict().items()}
+        self.network.load_state_dict(self.average)
+        try:
+            yield self.network
+        finally:
+            self.network.load_state_dict(own)
 
 
 class PseudoLabelRefresh:
@@ -149,9 +165,8 @@ class PseudoLabelRefresh:
                 index: self.decision.factors(found, aims[cases[index].get("cohort", "")])
                 for index, found in self.last.by_case.items()
             }
-        return refresh_pseudo_labels(
-            self.teacher.model, self.inferer, self.loader.dataset, self.store, confidence, factors
-        )
+        with self.teacher.teaching() as network:
+            return refresh_pseudo_labels(network, self.inferer, self.loader.dataset, self.store, confidence, factors)
 
     def expect(self, result: Refresh) -> None:
         """Tell the loss what to expect of the mean over cohorts, and the user what is odd about them."""

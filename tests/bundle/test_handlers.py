@@ -1,5 +1,6 @@
 """What happens around the network's step: the order of dual steps and refreshes, and what is written down."""
 
+import copy
 import math
 from pathlib import Path
 
@@ -18,6 +19,14 @@ from bundle.pseudo_labels import PseudoLabels
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = [str(ROOT / "configs" / "train.yaml"), str(ROOT / "tests" / "integration" / "tiny.yaml")]
+
+SMALL_DYNUNET = {
+    "network_def::kernel_size": [3, 3, 3],
+    "network_def::strides": [1, 2, 2],
+    "network_def::upsample_kernel_size": [2, 2],
+    "network_def::filters": [4, 8, 8],
+    "network_def::deep_supr_num": 1,
+}
 
 
 @pytest.fixture
@@ -100,8 +109,24 @@ def test_a_teacher_is_the_moving_average_of_the_weights() -> None:
         network.weight.data.fill_(value)
         teacher.follow(engine)
         expected = decay * expected + (1 - decay) * value
-    assert float(teacher.model.weight) == pytest.approx(expected)
-    assert present.model is network
+    with teacher.teaching() as model:
+        assert float(model.weight) == pytest.approx(expected)
+    assert float(network.weight) == -2.0  # its own again
+    with present.teaching() as model:
+        assert float(model.weight) == -2.0
+
+
+def test_networks_that_cannot_be_copied_have_teachers_too(parser: ConfigParser, tmp_path: Path) -> None:
+    dataset_dir = parser["dataset_dir"]
+    parser.read_config([*CONFIGS, str(ROOT / "configs" / "dynunet.yaml")])
+    parser.update({"bundle_root": str(tmp_path), "dataset_dir": dataset_dir, "fold": None, "device": "cpu"})
+    parser.update(SMALL_DYNUNET)
+    network = parser.get_parsed_content("network")
+    parser.get_parsed_content("warmup::trainer").run()
+    with pytest.raises(RuntimeError, match="deepcopy"):
+        copy.deepcopy(network)
+    parser.get_parsed_content("train::trainer").run()
+    assert (tmp_path / "models" / "model.pt").is_file()
 
 
 @pytest.mark.parametrize(
