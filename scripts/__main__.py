@@ -21,7 +21,7 @@ COMMANDS = {  # where each command lives; only the one that is asked for is impo
     "crossval": ("scripts.crossval", "crossval"),
     "demo": ("scripts.demo", "demo"),
     "folds": ("scripts.folds", "folds"),
-    "phantom": ("bundle.phantom", "make_phantoms"),
+    "phantom": ("bundle.cohorts.phantoms", "make_phantoms"),
     "prepare": ("scripts.prepare", "prepare"),
     "prior": ("scripts.prior", "prior"),
     "segment": ("scripts.segment", "segment"),

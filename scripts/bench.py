@@ -13,8 +13,9 @@ from monai.networks.nets import UNet
 from torch import Tensor
 from tqdm import tqdm
 
-from bundle.losses import PannLoss, PriorLoss, SupervisedLoss, split_samples
-from bundle.memory import peak_memory
+from bundle.processes import peak_memory
+from bundle.training.duals import PriorLoss
+from bundle.training.losses import PannLoss, SupervisedLoss, split_samples
 from scripts.common import listed
 
 CLASSES = 14

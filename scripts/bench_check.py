@@ -13,11 +13,11 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 
-from bundle.check_reports import draw_thumbnail
-from bundle.checks import examine_cases
-from bundle.cohorts import read_cohort
-from bundle.parallel import run_all
-from bundle.phantom import make_phantoms
+from bundle.checks.cases import examine_cases
+from bundle.cohorts.datalists import read_cohort
+from bundle.cohorts.phantoms import make_phantoms
+from bundle.processes import run_all
+from bundle.reports.check import draw_thumbnail
 
 __all__ = ["run"]
 

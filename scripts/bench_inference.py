@@ -34,11 +34,11 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from bundle.label_maps import write_label_map
-from bundle.memory import peak_memory
+from bundle.cohorts.phantoms import PROTOCOLS, make_patient
+from bundle.inference.segmenters import load_segmenter
 from bundle.organs import Vocabulary
-from bundle.phantom import PROTOCOLS, make_patient
-from bundle.segmenters import load_segmenter
+from bundle.processes import peak_memory
+from bundle.scans.writing import write_label_map
 
 Result = TypeVar("Result")
 PIXDIM, OVERLAP = (1.5, 1.5, 2.0), 0.25

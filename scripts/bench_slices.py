@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from monai.bundle import ConfigParser
 
-from bundle.phantom import make_phantoms
-from bundle.sampling import Draw, PatchDataset
+from bundle.cohorts.phantoms import make_phantoms
+from bundle.training.dataset import Draw, PatchDataset
 
 __all__ = ["run"]
 

@@ -16,14 +16,14 @@ import torch
 from monai.networks.nets import UNet
 from torch import nn
 
-from bundle.fusion import tiled_bytes
-from bundle.inferers import ViewInferer
-from bundle.label_maps import write_label_map
-from bundle.memory import peak_memory, resident_memory
+from bundle.inference.fusion import tiled_bytes
+from bundle.inference.inferers import ViewInferer
+from bundle.inference.segmenters import load_segmenter
 from bundle.networks import DeepLabV3Plus
 from bundle.organs import Vocabulary
-from bundle.sampling import VIEWS
-from bundle.segmenters import load_segmenter
+from bundle.processes import peak_memory, resident_memory
+from bundle.scans.writing import write_label_map
+from bundle.training.patches import VIEWS
 from scripts.bench_inference import SPACING, make_scan, measure
 
 HALVED = 8  # by the U-Net

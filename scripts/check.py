@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bundle.check_reports import cohort_table, draw_thumbnail, write_check_page
-from bundle.checks import CaseCheck, as_json, examine_cases
-from bundle.cohorts import SECTIONS, cohort_files, load_cases
+from bundle.checks.cases import examine_cases
+from bundle.checks.results import CaseCheck, as_json
+from bundle.cohorts.datalists import SECTIONS, cohort_files, load_cases
 from bundle.errors import EXIT_CODE, InputError
-from bundle.label_maps import whole_file
+from bundle.files import whole_file
 from bundle.organs import Vocabulary
+from bundle.reports.check import cohort_table, draw_thumbnail, write_check_page
 from scripts.common import check_writable, print_table
 
 STRICT_CODE = 1

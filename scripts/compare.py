@@ -19,14 +19,15 @@ from typing import Any
 
 import yaml
 
-from bundle.cohorts import SUPERVISIONS, evaluation_cases, find_cohorts
-from bundle.comparisons import write_comparison
+from bundle.cohorts.datalists import find_cohorts
+from bundle.cohorts.phantoms import make_phantoms
+from bundle.cohorts.selection import SUPERVISIONS, evaluation_cases
 from bundle.errors import InputError
-from bundle.evaluation import read_scores
-from bundle.label_maps import whole_file
+from bundle.evaluation.scores import read_scores
+from bundle.evaluation.statistics import write_table
+from bundle.files import whole_file
 from bundle.organs import Vocabulary
-from bundle.phantom import make_phantoms
-from bundle.statistics import write_table
+from bundle.reports.comparison import write_comparison
 from scripts.common import check_writable
 from scripts.runs import ROOT, Run, bundle_command, read_record, run_all_within
 

@@ -19,15 +19,17 @@ from typing import Any
 import torch
 from monai.transforms import Compose
 
-from bundle.checks import check_cases
-from bundle.cohorts import Case, find_cohorts, read_cohort, training_cases, validation_cases
+from bundle.checks.cases import check_cases
+from bundle.cohorts.datalists import Case, find_cohorts, read_cohort
+from bundle.cohorts.selection import training_cases, validation_cases
+from bundle.configs import check_options, run_config
 from bundle.errors import InputError
-from bundle.evaluation import METRICS, Row, format_table, read_scores, score_case, summarize
-from bundle.label_maps import whole_file
-from bundle.options import check_options, run_config
+from bundle.evaluation.scores import METRICS, Row, format_table, read_scores, score_case, summarize
+from bundle.files import whole_file
 from bundle.organs import Vocabulary
-from bundle.scans import find_scans, read_label_map
-from bundle.transforms import LoadScand, MapLabelValuesd
+from bundle.scans.finding import find_scans
+from bundle.scans.reading import read_label_map
+from bundle.transforms.dictionary import LoadScand, MapLabelValuesd
 from scripts.common import check_writable, listed, print_table
 from scripts.runs import ROOT, Run, bundle_command, check_budget, check_folders, run_all_within
 from scripts.segment import check_target, segment

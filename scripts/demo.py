@@ -10,13 +10,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from bundle.cohorts.phantoms import GRID, make_phantoms
 from bundle.errors import InputError
-from bundle.evaluation import read_scores
-from bundle.handlers import read_history
+from bundle.evaluation.scores import read_scores
 from bundle.organs import Vocabulary
-from bundle.phantom import GRID, make_phantoms
-from bundle.priors import Prior
-from bundle.reports import Page, plot_before_after, plot_losses, plot_proportions, plot_slices, score_table
+from bundle.reports.demo import plot_before_after, plot_losses, plot_proportions, score_table
+from bundle.reports.pages import Page
+from bundle.reports.slices import plot_slices
+from bundle.training.history import read_history
+from bundle.training.prior import Prior
 from scripts.runs import ROOT, bundle_command
 
 TRAIN, EVALUATE, OVERLAY = (str(ROOT / "configs" / f"{name}.yaml") for name in ("train", "evaluate", "demo"))

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bundle.cohorts import deal_folds, is_full, read_cohort, read_datalist
+from bundle.cohorts.datalists import read_cohort, read_datalist
+from bundle.cohorts.selection import deal_folds, is_full
 from bundle.errors import InputError
-from bundle.label_maps import whole_file
+from bundle.files import whole_file
 from bundle.organs import Vocabulary
 from scripts.common import check_numbers
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from bundle.adapters import ADAPTERS, find_adapter
-from bundle.adapters.base import Adapter
-from bundle.adapters.preparing import Prepared, annotated_organs, prepare_cohort
+from bundle.cohorts.adapters import ADAPTERS, find_adapter
+from bundle.cohorts.adapters.base import Adapter
+from bundle.cohorts.preparing import Prepared, annotated_organs, prepare_cohort
 from bundle.errors import EXIT_CODE, InputError
 from bundle.organs import ORGANS
 from scripts.common import check_numbers, check_writable, print_table

@@ -9,13 +9,15 @@ from typing import Any
 
 from monai.bundle import ConfigParser
 
-from bundle.cohorts import Case, cohort_files, load_cases
+from bundle.cohorts.datalists import Case, cohort_files, load_cases
 from bundle.errors import InputError
-from bundle.label_maps import whole_file
+from bundle.files import whole_file
 from bundle.organs import Vocabulary
-from bundle.proportions import Cohort, Footing, Survey, survey_cohorts
-from bundle.reports import Page, plot_prior
-from bundle.sampling import Patches
+from bundle.reports.pages import Page
+from bundle.reports.prior import plot_prior
+from bundle.training.measuring import Footing
+from bundle.training.patches import Patches
+from bundle.training.survey import Cohort, Survey, survey_cohorts
 from scripts.common import check_writable, listed, print_table
 
 TRAIN = Path(__file__).resolve().parent.parent / "configs" / "train.yaml"

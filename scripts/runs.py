@@ -24,7 +24,7 @@ from typing import IO, Any
 from tqdm import tqdm
 
 from bundle.errors import InputError
-from bundle.label_maps import whole_file
+from bundle.files import whole_file
 
 __all__ = ["ROOT", "Run", "bundle_command", "check_budget", "check_folders", "is_finished", "run_all_within"]
 

@@ -14,15 +14,17 @@ from typing import Any
 
 from tqdm import tqdm
 
-from bundle.checkpoints import MODEL_CONFIG
-from bundle.dicom_seg import write_dicom_seg
 from bundle.errors import EXIT_CODE, InputError, find_input_error
-from bundle.inferers import SlabInferer, ViewInferer
-from bundle.label_maps import measure_volumes, write_color_table, write_label_map, write_volumes
+from bundle.inference.inferers import SlabInferer, ViewInferer
+from bundle.inference.segmenters import Segmenter, check_device, load_segmenter, set_threads, weight_files
+from bundle.inference.weights import MODEL_CONFIG
 from bundle.organs import Vocabulary
-from bundle.previews import write_preview
-from bundle.scans import Source, find_scans, read_scan
-from bundle.segmenters import Segmenter, check_device, load_segmenter, set_threads, weight_files
+from bundle.reports.preview import write_preview
+from bundle.scans.dicom_seg import write_dicom_seg
+from bundle.scans.finding import Source, find_scans
+from bundle.scans.reading import read_scan
+from bundle.scans.volumes import measure_volumes, write_volumes
+from bundle.scans.writing import write_color_table, write_label_map
 from scripts.common import check_writable, listed
 
 MODEL = Path(__file__).resolve().parent.parent / "models" / "model.pt"

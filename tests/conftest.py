@@ -15,9 +15,9 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from bundle.phantom import make_phantoms
+from bundle.cohorts.phantoms import make_phantoms
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 TINY_GRID = (32, 32, 16)
 
 

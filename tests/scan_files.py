@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from bundle.errors import InputError
-from bundle.scans import Source, read_scan
+from bundle.scans.finding import Source
+from bundle.scans.reading import read_scan
 
 OBLIQUE = np.array([[0.8, -0.6, 0.0], [0.6, 0.8, 0.0], [0.0, 0.0, 1.0]]) @ np.array(
     [[1.0, 0.0, 0.0], [0.0, 0.6, -0.8], [0.0, 0.8, 0.6]]

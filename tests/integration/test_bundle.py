@@ -9,8 +9,8 @@ import yaml
 from monai.bundle import ConfigParser, ConfigWorkflow
 
 from bundle.organs import Vocabulary
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
 SCHEMA = ROOT.parent / "shared" / "data" / "meta_schema_20240725.json"
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from bundle.handlers import read_history
 from bundle.organs import Vocabulary
+from bundle.training.history import read_history
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "tests" / "integration" / "tiny.yaml"
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

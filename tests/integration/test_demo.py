@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from bundle.errors import InputError
-from bundle.evaluation import read_scores
+from bundle.evaluation.scores import read_scores
 from scripts.demo import empty_folder
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 

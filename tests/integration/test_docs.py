@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bundle.adapters import ADAPTERS
+from bundle.cohorts.adapters import ADAPTERS
 from scripts.prepare import row_of
-from tests.bundle.adapters.miniatures import MINIATURES
+from tests.bundle.cohorts.adapters.miniatures import MINIATURES
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").glob("*.md")))]
 NETWORK = "--network_def::channels [4,8] --network_def::strides [2]"
 SMALLER = {  # how a command begins, and what makes it quick

@@ -9,9 +9,9 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from bundle.handlers import read_history
+from bundle.training.history import read_history
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "tests" / "integration" / "tiny_slices.yaml"
 OVERLAYS = (ROOT / "configs" / "deeplab_resnet50.yaml", TINY)
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from bundle.check_reports import draw_thumbnail
 from bundle.errors import InputError
-from bundle.label_maps import count_by_slice
 from bundle.organs import Vocabulary
-from bundle.scans import Scan
+from bundle.reports.check import draw_thumbnail
+from bundle.scans.reading import Scan
+from bundle.scans.volumes import count_by_slice
 from scripts.check import check
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

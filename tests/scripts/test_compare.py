@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from bundle.errors import InputError
-from bundle.statistics import read_table
+from bundle.evaluation.statistics import read_table
 from scripts.compare import Data, Plan, Planner, make_data, replicate_name
 from scripts.runs import ROOT, Run
 

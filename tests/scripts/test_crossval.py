@@ -13,14 +13,15 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from bundle.cohorts import full_cases, load_cases
+from bundle.cohorts.datalists import load_cases
+from bundle.cohorts.selection import full_cases
 from bundle.errors import InputError
-from bundle.evaluation import METRICS, read_scores, summarize
+from bundle.evaluation.scores import METRICS, read_scores, summarize
 from bundle.organs import Vocabulary
 from scripts.crossval import Plan, Tested, chosen_folds, chosen_values, crossval, submitted_name
 from scripts.runs import Run
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 TINY = str(ROOT / "tests" / "integration" / "tiny.yaml")
 ORGANS = Vocabulary().names
 RunCommand = Callable[..., subprocess.CompletedProcess[str]]

@@ -3,11 +3,9 @@
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from scripts.__main__ import COMMANDS, load_commands
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.paths import ROOT
 
 
 def test_every_command_is_found() -> None:

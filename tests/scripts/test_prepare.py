@@ -9,17 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from bundle.adapters import ADAPTERS
-from bundle.cohorts import read_cohort, validation_cases
+from bundle.cohorts.adapters import ADAPTERS
+from bundle.cohorts.datalists import read_cohort
+from bundle.cohorts.selection import validation_cases
 from bundle.errors import InputError
 from scripts.check import check
 from scripts.folds import folds
 from scripts.prepare import prepare
-from tests.bundle.adapters import test_kits
-from tests.bundle.adapters.downloads import affine_for, make_ct, paint, save
+from tests.bundle.cohorts.adapters import test_kits
+from tests.bundle.cohorts.adapters.downloads import affine_for, make_ct, paint, save
+from tests.paths import REAL_DATA, ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "totalsegmentator"
+REAL = REAL_DATA / "totalsegmentator"
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -142,8 +143,8 @@ def test_numbers_are_numbers(option: str) -> None:
 
 def test_ctrl_c_ends_without_a_traceback(tiny_cohorts: Path, tmp_path: Path) -> None:
     # a process that was started in the background may ignore Ctrl-C from the beginning
-    code = "import os, signal, sys, bundle.checks; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    code += "bundle.checks.read_scan = lambda source: os.kill(os.getpid(), signal.SIGINT); "
+    code = "import os, signal, sys, bundle.checks.cases; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += "bundle.checks.cases.read_scan = lambda source: os.kill(os.getpid(), signal.SIGINT); "
     code += f"sys.argv = ['x', 'check', {str(tiny_cohorts)!r}, '--output', {str(tmp_path)!r}, '--workers', '1']; "
     code += "from scripts.__main__ import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)

@@ -12,12 +12,12 @@ from matplotlib.image import imread
 
 from bundle.errors import InputError
 from bundle.organs import Vocabulary
-from bundle.priors import Prior
-from bundle.proportions import Given
-from bundle.reports import plot_prior
+from bundle.reports.prior import plot_prior
+from bundle.training.prior import Prior
+from bundle.training.survey import Given
 from scripts.prior import prior
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 TINY = str(ROOT / "tests" / "integration" / "tiny.yaml")
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -17,11 +17,11 @@ import torch
 from monai.networks.nets import UNet
 
 from bundle.errors import InputError, find_input_error
-from bundle.label_maps import read_label_names
 from bundle.organs import Vocabulary
+from bundle.scans.writing import read_label_names
 from scripts.segment import segment
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 DICOM = ROOT.parent / "shared" / "data" / "example_dicom"
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -1,15 +1,14 @@
 """The network overlays: each builds its network with train.yaml, and a step of stage 2 reaches all its weights."""
 
-from pathlib import Path
-
 import pytest
 import torch
 import yaml
 from monai.bundle import ConfigParser
 
-from bundle.losses import PannLoss, PriorLoss
+from bundle.training.duals import PriorLoss
+from bundle.training.losses import PannLoss
+from tests.paths import CONFIGS
 
-CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 SMALL = {"network_def::feature_size": 12, "network_def::window_size": 4}  # Swin UNETR's own take ten times as long
 
 

@@ -1,0 +1,212 @@
+# Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
+"""Is this data what it says it is? Every case is read once, and looked at before a minute of training is wasted on it.
+
+An error means that training on the case would do harm, a warning that a person should look at it. A case whose oddity
+is real lists its kind under `"accept"` in the dataset.json (`"accept": ["mirrored"]` for situs inversus). What can be
+odd is in `findings`.
+"""
+
+from __future__ import annotations
+
+import copy
+import glob
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.checks.anatomy import off_the_organs, wrong_sides
+from bundle.checks.copies import find_copies
+from bundle.checks.results import CaseCheck, read_memory, write_memory
+from bundle.checks.rules import HISTOGRAM, NO_HU, Counts, Finding, odd_grid, odd_header, odd_values, odd_volumes
+from bundle.cohorts.datalists import Case
+from bundle.cohorts.labels import channels_of
+from bundle.errors import InputError
+from bundle.organs import Vocabulary
+from bundle.processes import run_all
+from bundle.scans.grids import check_grid
+from bundle.scans.reading import Scan, read_label_map, read_scan
+from bundle.scans.volumes import count_by_slice, sum_volumes
+
+__all__ = ["check_cases", "examine_cases"]
+
+
+VERSION = 1  # of the checks: remembered results of another version are not used
+
+TELLING = 1000  # voxels with enough different values tell scans apart
+
+Array = NDArray[Any]
+
+Picture = Callable[[Scan, NDArray[np.uint8] | None, Counts | None, Vocabulary], bytes]
+
+
+# --- All cases -------------------------------------------------------------------------------------------------------
+def check_cases(
+    cases: Sequence[Case],
+    organs: Sequence[str] | None = None,
+    remembered: str | Path | None = None,
+    progress: bool = True,
+) -> None:
+    """Refuse data that training would be harmed by.
+
+    Args:
+        cases: from `bundle.cohorts`.
+        organs: names of the vocabulary.
+        remembered: a file that keeps results, so that unchanged cases are not read again.
+        progress: show a bar.
+
+    Raises:
+        InputError: with the first error, in the order of the cases, and the number of others.
+    """
+    checks = examine_cases(cases, organs, remembered=remembered, progress=progress)
+    errors = [finding.message for check in checks for finding in check.errors]
+    if errors:
+        others = len(errors) - 1
+        more = (
+            f" ({others} more error{'s' if others > 1 else ''}: `python -m scripts check` lists all)" if others else ""
+        )
+        raise InputError(errors[0] + more)
+
+
+def examine_cases(
+    cases: Sequence[Case],
+    organs: Sequence[str] | None = None,
+    picture: Picture | None = None,
+    remembered: str | Path | None = None,
+    workers: int | None = None,
+    progress: bool = True,
+) -> list[CaseCheck]:
+    """Look at every case, then at all of them together for copies of one scan.
+
+    Args:
+        cases: from `bundle.cohorts`.
+        organs: names of the vocabulary.
+        picture: makes the thumbnail; see `bundle.check_reports`.
+        remembered: a file that keeps results (without thumbnails) of unchanged cases.
+        workers: processes; all cores if not given.
+        progress: show a bar.
+    """
+    memory = read_memory(remembered)
+    keys = [case_key(case, organs) for case in cases]
+    todo = [case for case, key in zip(cases, keys, strict=True) if key not in memory]
+    examine = partial(examine_case, organs=organs, picture=picture)
+    fresh: list[CaseCheck] = []
+    try:
+        fresh.extend(run_all(examine, todo, "checking cases", workers, progress))
+    finally:  # what is known when it is interrupted need not be looked at again
+        known = [key for key in keys if key not in memory]
+        memory |= dict(zip(known, fresh, strict=False))
+        write_memory(remembered, memory)
+    checks = [copy.deepcopy(memory[key]) for key in keys]
+    for check, finding in find_copies(cases, checks, organs):
+        check.findings.append(finding)
+    for case, check in zip(cases, checks, strict=True):
+        check.findings = [finding for finding in check.findings if finding.kind not in case.get("accept", ())]
+    return checks
+
+
+def case_key(case: Case, organs: Sequence[str] | None) -> str:
+    """Changes when the case's files, its label set or the checks do."""
+    facts: list[Any] = [VERSION, organs, {key: str(value) for key, value in sorted(case.items()) if key != "fold"}]
+    for path in (Path(case[key]) for key in ("image", "label") if key in case):
+        # a header may have its voxels in a file beside it
+        files = sorted(path.rglob("*") if path.is_dir() else path.parent.glob(f"{glob.escape(path.stem)}.*"))
+        facts += [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+# --- One case --------------------------------------------------------------------------------------------------------
+def examine_case(case: Case, organs: Sequence[str] | None = None, picture: Picture | None = None) -> CaseCheck:
+    """Read a case and look at it."""
+    check = CaseCheck(case["cohort"], case["case"], case["section"], case["image"])
+    try:
+        examine(case, check, Vocabulary(organs), picture)
+    except InputError as error:
+        check.findings.append(Finding("unreadable", True, str(error)))
+    return check
+
+
+def examine(case: Case, check: CaseCheck, vocabulary: Vocabulary, picture: Picture | None) -> None:
+    check_files(case)
+    image = read_scan(case["image"])
+    examine_image(image, check)
+    labels, counts = None, None
+    try:
+        if "label" in case:
+            labels = read_labels(case, image)
+            counts = count_by_slice(labels, vocabulary.out_channels)
+            examine_labels(case, check, image, labels, counts, vocabulary)
+    finally:  # of a case with a bad label map the image at least is shown
+        if picture is not None:
+            check.thumbnail = picture(image, labels, counts, vocabulary)
+
+
+def check_files(case: Case) -> None:
+    for key in ("image", "label"):
+        if key in case and not Path(case[key]).exists():
+            raise InputError(
+                f"{case[key]}: no such file, but the dataset.json of cohort {case['cohort']} lists it as {key}; "
+                "correct the path there"
+            )
+
+
+def examine_image(image: Scan, check: CaseCheck) -> None:
+    check.shape = list(image.voxels.shape)
+    check.spacing = [round(float(step), 4) for step in np.linalg.norm(image.affine[:3, :3], axis=0)]
+    extent = np.abs(image.affine[:3, :3]) @ np.array(check.shape)
+    check.field_of_view = [round(float(length), 1) for length in extent]
+    histogram, low, high = count_values(image.voxels)
+    check.hu = [low, high]
+    check.content = content_of(histogram[1:-1])
+    soft, dense = (float(part.sum()) / image.voxels.size for part in (histogram[1:-1], histogram[-1:]))
+    check.findings += [
+        *odd_header(image),
+        *odd_grid(check.image, check.spacing, check.field_of_view),
+        *odd_values(check.image, low, high, soft, dense),
+    ]
+
+
+def read_labels(case: Case, image: Scan) -> NDArray[np.uint8]:
+    """The label map in channels of the vocabulary, on the image's grid; what is unknown or ignored is 0."""
+    label = read_label_map(case["label"])
+    check_grid(image, label)
+    return channels_of(label.voxels, case)
+
+
+def examine_labels(
+    case: Case, check: CaseCheck, image: Scan, labels: NDArray[np.uint8], counts: Counts, vocabulary: Vocabulary
+) -> None:
+    volumes = sum_volumes(counts, image.affine, vocabulary)
+    check.volumes = {name: round(organ.ml, 2) for name, organ in volumes.organs.items() if organ.voxels}
+    check.cut = [name for name, organ in volumes.organs.items() if organ.voxels and organ.touches_border]
+    check.findings += odd_volumes(case, volumes)
+    if not any(finding.kind in NO_HU for finding in check.findings):  # else its values say nothing about places
+        check.findings += wrong_sides(image, counts, case, vocabulary)
+        check.findings += off_the_organs(image, labels, case, vocabulary)
+
+
+def count_values(voxels: Array) -> tuple[NDArray[np.int64], float, float]:
+    """How often each HU of `HISTOGRAM`, less and more occur, and the lowest and highest value; a slice at a time."""
+    low, high = HISTOGRAM[0], HISTOGRAM[1]
+    counts = np.zeros(high - low + 2, np.int64)
+    least, most = np.inf, -np.inf
+    for index in range(voxels.shape[2]):
+        plane = voxels[:, :, index]
+        least, most = min(least, plane.min()), max(most, plane.max())
+        if plane.dtype.kind == "f":
+            plane = np.rint(plane)
+        inside = np.clip(plane, low - 1, high).astype(np.int16) - np.int16(low - 1)
+        counts += np.bincount(inside.reshape(-1), minlength=len(counts))
+    return counts, float(least), float(most)
+
+
+def content_of(histogram: NDArray[np.int64]) -> str:
+    """The same for one scan in any format and orientation; empty where there is too little to tell scans apart."""
+    if histogram.sum() < TELLING or np.count_nonzero(histogram) < 20:
+        return ""
+    return hashlib.sha256(histogram.tobytes()).hexdigest()[:32]

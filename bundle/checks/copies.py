@@ -1,0 +1,60 @@
+# Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
+"""One scan in two places, or one patient in two folds: scores on held-out data would be too good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from bundle.checks.results import CaseCheck
+from bundle.checks.rules import Finding
+from bundle.cohorts.datalists import Case
+from bundle.organs import Vocabulary
+
+__all__ = ["find_copies"]
+
+
+# --- Copies of one scan ----------------------------------------------------------------------------------------------
+def find_copies(
+    cases: Sequence[Case], checks: Sequence[CaseCheck], organs: Sequence[str] | None = None
+) -> Iterator[tuple[CaseCheck, Finding]]:
+    """One scan in two places, or one patient in two folds: scores on held-out data would be too good."""
+    first: dict[str, tuple[Case, CaseCheck]] = {}
+    for case, check in zip(cases, checks, strict=True):
+        if not check.content:
+            continue
+        if check.content not in first:
+            first[check.content] = (case, check)
+            continue
+        other, before = first[check.content]
+        leak = use_of(case, organs) != use_of(other, organs)
+        harm = "training would see what it is tested on" if leak else "it would count twice"
+        yield check, Finding("copy", leak, f"{check.image}: is the same scan as {before.image}; {harm}: remove one")
+    yield from patients_in_two_places(cases, checks, organs)
+
+
+ALWAYS_TRAINS = "always trains"
+
+
+def use_of(case: Case, organs: Sequence[str] | None) -> tuple[str, Any]:
+    """Where a case is used: its section, and for cases that may be held out (the full ones) the fold."""
+    if case["section"] != "training" or set(case["labelled"]) != set(Vocabulary(organs).names):
+        return case["section"], ALWAYS_TRAINS
+    # folds that are not written down are dealt out by patient, so that two patients may part
+    return "training", (case["cohort"], case["patient"]) if case["fold"] is None else case["fold"]
+
+
+def patients_in_two_places(
+    cases: Sequence[Case], checks: Sequence[CaseCheck], organs: Sequence[str] | None
+) -> Iterator[tuple[CaseCheck, Finding]]:
+    first: dict[tuple[str, str], tuple[Case, CaseCheck]] = {}
+    for case, check in zip(cases, checks, strict=True):
+        if use_of(case, organs) == ("training", ALWAYS_TRAINS):
+            continue  # it is left out of training where a fold holds the patient out
+        other, before = first.setdefault((case["cohort"], case["patient"]), (case, check))
+        if use_of(case, organs) != use_of(other, organs):
+            message = (
+                f"{check.image}: is of patient {case['patient']}, as {before.image} is, but in another section or "
+                "fold; put both in one"
+            )
+            yield check, Finding("patient", True, message)

@@ -1,0 +1,190 @@
+# Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
+"""Which cases train, validate and test: supervisions, folds, sections."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bundle.checks.cases import check_cases
+from bundle.cohorts.datalists import SECTIONS, Case, load_cases
+from bundle.errors import InputError
+from bundle.organs import Vocabulary
+
+__all__ = [
+    "SUPERVISIONS",
+    "deal_folds",
+    "evaluation_cases",
+    "full_cases",
+    "is_full",
+    "largest_vocabulary",
+    "partial_cases",
+    "training_cases",
+    "validation_cases",
+]
+
+
+logger = logging.getLogger(__name__)
+
+SUPERVISIONS = ("full", "semi", "partial", "marginal", "ignore", "pann")
+
+
+# --- Choosing cases --------------------------------------------------------------------------------------------------
+def is_full(case: Mapping[str, Any], organs: Sequence[str] | None = None) -> bool:
+    """Whether every organ of the vocabulary is annotated. Items without a label set (MONAI Label's) are full."""
+    names = Vocabulary(organs).names
+    return set(case.get("labelled", names)) == set(names)
+
+
+def full_cases(cases: Iterable[Case], organs: Sequence[str] | None = None) -> list[Case]:
+    return [case for case in cases if is_full(case, organs)]
+
+
+def largest_vocabulary(cases: Iterable[Case]) -> list[str]:
+    """The largest label set of a case: with these as `organs`, a case is full. Of equals the one most cases have."""
+    sets: Counter[tuple[str, ...]] = Counter(tuple(case["labelled"]) for case in cases)
+    names, _ = max(sets.items(), key=lambda entry: (len(entry[0]), entry[1]), default=((), 0))
+    return list(names)
+
+
+def partial_cases(cases: Iterable[Case], organs: Sequence[str] | None = None) -> list[Case]:
+    return [case for case in cases if not is_full(case, organs)]
+
+
+def deal_folds(patients: Sequence[str], folds: int = 5, seed: int = 0) -> list[int]:
+    """A fold for each case, given whom it is of: those of a patient are in one fold, and folds are of one size."""
+    from monai.data.utils import partition_dataset  # here: commands that deal no folds start seconds sooner
+
+    people = sorted(set(patients))
+    if not 2 <= folds <= len(people):
+        raise InputError(f"folds: expected a number from 2 to the {len(people)} patients there are, found {folds}")
+    parts = partition_dataset(people, num_partitions=folds, shuffle=True, seed=seed)
+    fold_of = {patient: number for number, part in enumerate(parts) for patient in part}
+    return [fold_of[patient] for patient in patients]
+
+
+def person(case: Case) -> str:
+    """Whom a case is of, among all cohorts."""
+    return f"{case['cohort']}/{case['patient']}"
+
+
+def held_out(cases: Sequence[Case], fold: int | None, folds: int = 5) -> list[bool]:
+    """For each fully labelled case whether it belongs to ``fold``. Cases without a fold are dealt out, seeded."""
+    patients = [person(case) for case in cases]
+    if fold is None or len(set(patients)) < 2:
+        return [False] * len(cases)
+    dealt = deal_folds(patients, min(folds, len(set(patients))))
+    numbers = [other if case["fold"] is None else case["fold"] for case, other in zip(cases, dealt, strict=True)]
+    if fold not in numbers:
+        known = ", ".join(str(number) for number in sorted(set(numbers)))
+        raise InputError(f"fold: expected one of {known}, or null to hold nothing out, found {fold}")
+    return [number == fold for number in numbers]
+
+
+def unannotated(case: Case) -> Case:
+    """The case as if nobody had annotated it."""
+    return {**{key: value for key, value in case.items() if key != "label"}, "labelled": []}
+
+
+def training_cases(
+    dataset_dir: str | Path,
+    cohorts: str | Sequence[str] | None = None,
+    organs: Sequence[str] | None = None,
+    supervision: str = "pann",
+    fold: int | None = None,
+    check: bool = True,
+    remembered: str | Path | None = None,
+) -> list[Case]:
+    """The cases a supervision trains on: fully labelled ones outside the fold, and partially labelled ones.
+
+    `full` drops the partially labelled cases, `semi` keeps them but forgets their labels. All cases are checked first,
+    those for testing too: a scan in both would be a leak. Results are kept in the file ``remembered``.
+
+    Raises:
+        InputError: when a case cannot be used, or none is fully labelled.
+    """
+    if supervision not in SUPERVISIONS:
+        raise InputError(f'supervision: expected one of {", ".join(SUPERVISIONS)}, found "{supervision}"')
+    cases = load_cases(dataset_dir, cohorts, organs)
+    full, partial = full_cases(cases, organs), partial_cases(cases, organs)
+    if not full:
+        sets = sorted({f"{case['cohort']}: {', '.join(case['labelled']) or 'nothing'}" for case in cases})
+        names = largest_vocabulary(cases)
+        shorter = f', or take the largest vocabulary that one case has: --organs "{names}"' if names else ""
+        raise InputError(
+            f"{dataset_dir}: no case has all organs of the vocabulary annotated, and stage 1 needs at least one "
+            f"(annotated are {'; '.join(sets)}); add a fully labelled cohort{shorter}"
+        )
+    out = held_out(full, fold)
+    kept = [case for case, held in zip(full, out, strict=True) if not held]
+    if not kept:
+        raise InputError(f"{dataset_dir}: fold {fold} holds out every fully labelled case; choose another fold")
+    if check:
+        held_back = [case for section in SECTIONS[1:] for case in load_cases(dataset_dir, cohorts, organs, section)]
+        check_cases([*cases, *held_back], organs, remembered)
+    tested = {person(case) for case, held in zip(full, out, strict=True) if held}
+    partial = [case for case in partial if person(case) not in tested]  # other scans of those patients, less annotated
+    log_label_sets(cases)
+    if supervision == "full":
+        return kept
+    if not partial:
+        logger.warning("supervision %s: no case is partially labelled, so stage 2 trains as `full` does", supervision)
+    return kept + ([unannotated(case) for case in partial] if supervision == "semi" else partial)
+
+
+def log_label_sets(cases: Sequence[Case]) -> None:
+    """Tell how the cohorts were understood: a wrong name is easier to see here than in the scores."""
+    cohorts: dict[str, list[Case]] = {}
+    for case in cases:
+        cohorts.setdefault(case["cohort"], []).append(case)
+    for cohort, members in cohorts.items():
+        sets = Counter(", ".join(case["labelled"]) or "nothing" for case in members)
+        text = "; ".join(f"{count} × {organs}" for organs, count in sets.items())
+        logger.info("cohort %s: cases annotated with %s", cohort, text)
+
+
+def evaluation_cases(
+    dataset_dir: str | Path,
+    cohorts: str | Sequence[str] | None = None,
+    organs: Sequence[str] | None = None,
+    section: str = "test",
+    remembered: str | Path | None = None,
+    fold: int | None = None,
+) -> list[Case]:
+    """The labelled cases of a section, checked; results are kept in the file ``remembered``, as training keeps them.
+
+    The section `fold` stands for the cases that training with this ``fold`` has held out.
+
+    Raises:
+        InputError: when there is none, or when two of them would be saved under one name.
+    """
+    if section == "fold":
+        cases = validation_cases(dataset_dir, cohorts, organs, fold)
+    else:
+        cases = [case for case in load_cases(dataset_dir, cohorts, organs, section) if "label" in case]
+    if not cases and section == "fold":
+        raise InputError(f"{dataset_dir}: fold {fold} holds out no fully labelled case; choose --fold, or --section")
+    if not cases:
+        raise InputError(f'{dataset_dir}: no labelled case in the section "{section}" of any cohort; choose --section')
+    names = [case["case"] for case in cases]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(
+                f"{dataset_dir}: two cases are called {name}; evaluate their cohorts one by one: --cohorts"
+            )
+    check_cases(cases, organs, remembered)
+    return cases
+
+
+def validation_cases(
+    dataset_dir: str | Path,
+    cohorts: str | Sequence[str] | None = None,
+    organs: Sequence[str] | None = None,
+    fold: int | None = None,
+) -> list[Case]:
+    """The fully labelled cases of the fold."""
+    full = full_cases(load_cases(dataset_dir, cohorts, organs), organs)
+    return [case for case, out in zip(full, held_out(full, fold), strict=True) if out]

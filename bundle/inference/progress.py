@@ -1,0 +1,51 @@
+# Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
+"""A progress bar for Ignite engines: trainings, evaluations and inference alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ignite.engine import Engine, Events
+from monai.utils import CommonKeys
+from tqdm import tqdm
+
+__all__ = ["Progress"]
+
+
+class Progress:
+    """A progress bar over all iterations of a stage, or all cases of an evaluation, with the time left.
+
+    Ignite's ProgressBar counts one epoch at a time, so its time left is that of an epoch.
+
+    Args:
+        description: what stands before the bar.
+        unit: what an iteration is.
+    """
+
+    def __init__(self, description: str, unit: str = "it") -> None:
+        self.description, self.unit = description, unit
+        self.bar: tqdm | None = None
+
+    def attach(self, engine: Engine) -> None:
+        engine.add_event_handler(Events.STARTED, self.start)
+        engine.add_event_handler(Events.ITERATION_COMPLETED, self.advance)
+        engine.add_event_handler(Events.COMPLETED | Events.EXCEPTION_RAISED, self.close)
+
+    def start(self, engine: Engine) -> None:
+        total = (engine.state.max_epochs or 1) * (engine.state.epoch_length or 0)
+        self.bar = tqdm(total=total or None, desc=self.description, unit=self.unit, mininterval=0.5)
+
+    def advance(self, engine: Engine) -> None:
+        assert self.bar is not None
+        output = engine.state.output
+        if isinstance(output, dict) and CommonKeys.LOSS in output:
+            self.bar.set_postfix(loss=f"{float(output[CommonKeys.LOSS].detach()):.3f}", refresh=False)
+        self.bar.update()
+
+    def close(self, engine: Engine, *error: Any) -> None:
+        if self.bar is not None:
+            self.bar.close()
+        if error:
+            # Ignite leaves an exception to its first handler. Raising it here, before a CheckpointSaver further down
+            # the list sees it, keeps the weights of a broken run from being saved under a finished one's name.
+            raise error[0]

@@ -1,0 +1,92 @@
+# Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
+"""Weights, and beside them a small config that tells inference what the model is: `model.json`.
+
+The config is an overlay on configs/inference.yaml. With it nobody has to remember what a model was trained with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from bundle.configs import run_config
+from bundle.errors import InputError
+from bundle.files import whole_file
+from bundle.organs import Vocabulary
+
+__all__ = ["MODEL_CONFIG", "load_weights", "read_model_config", "record_model"]
+
+
+MODEL_CONFIG = "model.json"
+
+
+def record_model(directory: str | Path, organs: Sequence[str] | None = None, **values: Any) -> None:
+    """Write what inference must know of a model into the folder of its weights.
+
+    Args:
+        directory: folder of the weights.
+        organs: names of the vocabulary: numbers alone do not tell which organ is which.
+        values: further ids of the config.
+    """
+    record = {"organs": Vocabulary(organs).names, **values}
+    config = run_config()
+    if config is not None:  # the network as the config declares it; what is instantiated no longer tells
+        network_def = config.get("network_def")
+        if isinstance(network_def, dict) and "pretrained" in network_def:
+            # the trained weights replace them, and their file may be gone by then
+            network_def = {**network_def, "pretrained": None}
+        record["network_def"] = network_def
+    with whole_file(Path(directory) / MODEL_CONFIG) as unfinished:
+        unfinished.write_text(json.dumps(record, indent=2) + "\n")
+
+
+def read_model_config(weights: str | Path) -> dict[str, Any]:
+    """The config beside weights; empty when there is none.
+
+    Raises:
+        InputError: when it cannot be read.
+    """
+    path = Path(weights).with_name(MODEL_CONFIG)
+    if not path.is_file():
+        return {}
+    try:
+        config: dict[str, Any] = json.loads(path.read_text())
+        Vocabulary(config["organs"])
+        return config
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{path}: expected the config that training writes, found something else ({error!r})"
+        ) from None
+
+
+def check_organs(path: Path, config: Mapping[str, Any], organs: Sequence[str] | None) -> None:
+    """The organs recorded beside weights are those of this run."""
+    wanted = Vocabulary(organs).names
+    known = config.get("organs", wanted)
+    if known != wanted:
+        raise InputError(f'{path}: the model was trained for the organs {known}; give them as --organs "{known}"')
+
+
+def load_weights(network: nn.Module, path: str | Path, organs: Sequence[str] | None = None) -> None:
+    """Load a state dict into the network.
+
+    Raises:
+        InputError: when the file is missing, or belongs to another network or to other organs.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such weights; train first, or give the path of a checkpoint")
+    check_organs(path, read_model_config(path), organs)
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        network.load_state_dict(state.get("model", state))
+    except Exception as error:  # torch raises many kinds for a file that is not a checkpoint
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"{path}: not the weights of this network ({reason} …); give the overlays and values it was trained with"
+        ) from None

@@ -1,0 +1,194 @@
+# Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
+"""Where the methods of a comparison differ most: zoomed slices side by side."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from bundle.errors import InputError
+from bundle.evaluation.comparisons import Comparison, percent
+from bundle.reports.comparison_figures import even_columns
+from bundle.reports.figures import grid_of_axes
+from bundle.reports.slices import AIR, draw_slice, load_canonical, shown_range
+
+__all__ = ["choose_regions", "plot_regions"]
+
+
+REGIONS = 4  # rows of the qualitative figure
+
+LINE = 26  # characters that fit above or below one of its pictures
+
+ZOOM = 0.5  # side of its pictures, of the body's longer side
+
+SMALLEST_WINDOW = 8  # voxels
+
+
+# --- Qualitative figure ----------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Region:
+    """A place to look at.
+
+    Args:
+        case: name of the case.
+        organ: the organ in the middle.
+        replicate: whose segmentations are shown.
+        maps: segmentation of each method that has one.
+        dice: of the organ, by method.
+    """
+
+    case: str
+    organ: str
+    replicate: str
+    maps: dict[str, Path]
+    dice: dict[str, float]
+
+
+def choose_regions(comparison: Comparison, keys: Sequence[str], count: int = REGIONS) -> list[Region]:
+    """Organs of different cases where the reference differs most from the others, for the better or the worse.
+
+    Other organs come first while there are some, so that the figure shows more than one.
+    """
+    found = [region for name in comparison.cases for region in case_regions(comparison, keys, name)]
+    found.sort(key=lambda region: -gap(region, comparison.reference))
+    chosen: list[Region] = []
+    for fresh in (True, False):
+        for region in found:
+            used = region.case in {one.case for one in chosen}
+            known = region.organ in {one.organ for one in chosen}
+            if len(chosen) < count and not used and not (fresh and known):
+                chosen.append(region)
+    return sorted(chosen, key=lambda region: -gap(region, comparison.reference))
+
+
+def case_regions(comparison: Comparison, keys: Sequence[str], name: str) -> list[Region]:
+    """Every organ of a case, as the first replicate that segmented it saw it."""
+    files = [comparison.cases[name].get(kind) for kind in ("image", "label")]
+    if not all(path and (comparison.folder / path).exists() for path in files):
+        return []
+    for replicate in comparison.replicates:
+        paths = {key: comparison.run(key, replicate) / "test" / "segmentations" / f"{name}.nii.gz" for key in keys}
+        maps = {key: path for key, path in paths.items() if path.exists()}
+        if comparison.reference in maps:
+            break
+    else:
+        return []
+    dice: dict[str, dict[str, float]] = {}
+    for row in comparison.rows:
+        if row["case"] == name and row["replicate"] == replicate and row["method"] in maps and row["dice"] is not None:
+            dice.setdefault(row["organ"], {})[row["method"]] = row["dice"]
+    regions = [Region(name, organ, replicate, maps, scores) for organ, scores in dice.items()]
+    return [one for one in regions if one.organ in comparison.vocabulary.names and comparison.reference in one.dice]
+
+
+def gap(region: Region, reference: str) -> float:
+    """Distance of the reference's Dice from the mean of the others'."""
+    others = [value for key, value in region.dice.items() if key != reference]
+    return abs(region.dice[reference] - float(np.mean(others))) if others else 0.0
+
+
+def plot_regions(comparison: Comparison, keys: Sequence[str], regions: Sequence[Region]) -> Figure:
+    """One row per region: the CT, the truth and each method, with the organ's Dice below."""
+    keys = [key for key in keys if any(key in region.maps for region in regions)]
+    heads = ["CT", "truth", *comparison.titles(keys)]
+    figure, axes = grid_of_axes(len(regions) * len(heads), len(heads), 2.1, 2.35)
+    shown: set[int] = set()
+    for row, region in enumerate(regions):
+        line = axes[row * len(heads) : (row + 1) * len(heads)]
+        shown |= draw_region(line, comparison, keys, region)
+        if row == 0:
+            for axis, head in zip(line, heads, strict=True):
+                axis.set_title(textwrap.fill(head, LINE), fontsize=10)
+    organs = [organ for channel, organ in enumerate(comparison.vocabulary, start=1) if channel in shown]
+    handles = [Line2D([], [], color=organ.rgb, linewidth=3, label=organ.name) for organ in organs]
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=even_columns(max(len(handles), 1), len(heads)),
+        frameon=False,
+        fontsize=9,
+    )
+    return figure
+
+
+def draw_region(axes: Sequence[Axes], comparison: Comparison, keys: Sequence[str], region: Region) -> set[int]:
+    """One row of the figure; returns the channels to be seen in it."""
+    organs, files = comparison.vocabulary, comparison.cases[region.case]
+    image, spacing = load_canonical(comparison.folder / files["image"])
+    maps = {"truth": load_map(comparison.folder / files["label"], image.shape, files.get("values"))}
+    maps |= {key: load_map(path, image.shape) for key, path in region.maps.items()}
+    channel = organs.names.index(region.organ) + 1
+    window = region_window(image, list(maps.values()), channel, spacing)
+    views = [None, maps["truth"], *(maps.get(key) for key in keys)]
+    dice = [percent(region.dice.get(key), 1) for key in keys]
+    for axis, label, text in zip(axes, views, [region.case, region.organ, *dice], strict=True):
+        axis.set_axis_off()
+        if label is None and axis is not axes[0]:
+            continue  # this method has no segmentation of the case
+        draw_slice(axis, image[window], None if label is None else label[window], spacing[1] / spacing[0], organs)
+        if label is not None and (label[window] == channel).any():  # the organ that matters stands out
+            mask = (label[window] == channel)[::-1, ::-1].T
+            axis.contour(mask, [0.5], colors=[organs.organs[channel - 1].rgb], linewidths=2.2)
+        axis.text(0.5, -0.03, textwrap.fill(text, LINE), transform=axis.transAxes, ha="center", va="top", fontsize=9)
+    return {int(value) for label in maps.values() for value in np.unique(label[window])}
+
+
+def load_map(path: Path, shape: tuple[int, ...], values: Mapping[str, int] | None = None) -> NDArray[Any]:
+    """A label map; ``values`` turns a cohort's values into the vocabulary's."""
+    label, _ = load_canonical(path)
+    if values is not None:
+        known = {int(value): channel for value, channel in values.items()}
+        table = np.zeros(max([*known, int(label.max())]) + 1, np.uint8)
+        table[list(known)] = list(known.values())
+        label = table[np.asarray(label, np.intp)]
+    if label.shape != shape:
+        raise InputError(f"{path}: expected a label map of {shape} voxels like its image, found {label.shape}")
+    return label
+
+
+def region_window(
+    image: NDArray[Any], maps: Sequence[NDArray[Any]], channel: int, spacing: Sequence[float]
+) -> tuple[slice, slice, int]:
+    """The axial slice where the maps disagree most about an organ, and a square around the organ in it.
+
+    Args:
+        image: X×Y×Z in HU.
+        maps: the truth, then the segmentations.
+        channel: the organ's.
+        spacing: voxel size in mm.
+    """
+    truth = maps[0] == channel
+    wrong, area = np.zeros(image.shape[2]), truth.sum((0, 1)).astype(float)
+    for label in maps[1:]:  # one at a time: a scan of 512×512×300 voxels is large
+        mask = label == channel
+        wrong += (mask != truth).sum((0, 1))
+        area += mask.sum((0, 1))
+    z = int(np.argmax(wrong + area / (area.max() + 1)))  # the organ's area decides between equals
+    body = np.asarray(image[..., z]) > AIR
+    organ = np.any([label[..., z] == channel for label in maps], axis=0)
+    outlines = [span(np.any(body, axis=1 - axis)) for axis in range(2)]
+    side = ZOOM * max((stop - start) * step for (start, stop), step in zip(outlines, spacing, strict=False))
+    window = []
+    for axis, outline in enumerate(outlines):
+        size = image.shape[axis]
+        length = min(max(round(side / spacing[axis]), SMALLEST_WINDOW), size)
+        middle = sum(span(np.any(organ, axis=1 - axis))) // 2
+        ends = sorted((outline[0], outline[1] - length))  # as much of the body as fits
+        start = int(np.clip(np.clip(middle - length // 2, *ends), 0, size - length))
+        window.append(slice(start, start + length))
+    return window[0], window[1], z
+
+
+def span(values: NDArray[np.bool_]) -> tuple[int, int]:
+    """Start and stop of what is True; everything when nothing is."""
+    start, stop, _ = shown_range(values).indices(len(values))
+    return start, stop

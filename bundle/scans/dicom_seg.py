@@ -1,0 +1,184 @@
+# Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
+"""Label maps as DICOM Segmentation objects, which a PACS stores beside the series they belong to.
+
+highdicom writes them; it is an optional package, loaded only when a SEG is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.errors import InputError
+from bundle.files import whole_file
+from bundle.organs import Organ, Vocabulary
+
+__all__ = ["write_dicom_seg"]
+
+
+logger = logging.getLogger(__name__)
+
+ALGORITHM = "PaNN for MONAI"
+
+SERIES_NUMBER = 300  # behind the scanner's own in a viewer's list
+
+METADATA = Path(__file__).resolve().parents[2] / "configs" / "metadata.json"
+
+
+class DicomScan(Protocol):
+    """What a SEG needs of a scan: where it was read from, and its DICOM files in the order of the last axis."""
+
+    @property
+    def path(self) -> str | Path: ...
+
+    @property
+    def slices(self) -> Sequence[str | Path]: ...
+
+
+def load_highdicom() -> Any:
+    try:
+        return importlib.import_module("highdicom")
+    except ModuleNotFoundError as error:
+        if error.name not in ("highdicom", "pydicom"):
+            raise
+        raise InputError("DICOM SEG needs the package highdicom; install it with: pip install highdicom") from None
+
+
+def read_sources(scan: DicomScan, shape: tuple[int, ...]) -> list[Any]:
+    """Headers of the series, one per slice; an error when they do not fit a label map of this shape (X×Y×Z)."""
+    from pydicom import dcmread
+
+    if not scan.slices:
+        raise InputError(f"{scan.path}: a DICOM SEG is written for a DICOM series only; choose NIfTI for this scan")
+    if len(set(scan.slices)) < len(scan.slices):
+        raise InputError(f"{scan.path}: a DICOM SEG needs one file a slice, found several slices in one; choose NIfTI")
+    sources = [dcmread(file, stop_before_pixels=True) for file in scan.slices]
+    found = (int(sources[0].Columns), int(sources[0].Rows), len(sources))
+    if found != tuple(shape):
+        raise InputError(f"{scan.path}: the series has {found} columns, rows and slices, its label map has {shape}")
+    complete_uids(scan, sources)
+    return sources
+
+
+def complete_uids(scan: DicomScan, sources: list[Any]) -> None:
+    """Fill in what anonymizers blank: a SEG has to name its study, series and source images.
+
+    Class and instance stand in the file's own header too. Study and series do not: made up from the first instance,
+    they are the same in every SEG of the scan.
+    """
+    from pydicom.uid import generate_uid
+
+    for source in sources:
+        for name in ("SOPClassUID", "SOPInstanceUID"):
+            if not source.get(name):
+                setattr(source, name, source.file_meta.get(f"MediaStorage{name}", ""))
+    missing = [name for name in ("StudyInstanceUID", "SeriesInstanceUID") if not sources[0].get(name)]
+    for name in missing:
+        uid = generate_uid(entropy_srcs=[name, str(sources[0].SOPInstanceUID)])
+        for source in sources:
+            setattr(source, name, uid)
+    if missing:
+        logger.warning(
+            "%s: the series has no %s; its DICOM SEG gets new ones, and an archive will not show it with the series",
+            scan.path,
+            " and no ".join(missing),
+        )
+
+
+def describe_segment(number: int, organ: Organ, version: str) -> Any:
+    import highdicom as hd
+    from pydicom.sr.codedict import codes
+    from pydicom.sr.coding import Code
+
+    return hd.seg.SegmentDescription(
+        segment_number=number,
+        segment_label=organ.name,
+        segmented_property_category=codes.SCT.AnatomicalStructure,
+        segmented_property_type=Code(organ.snomed, "SCT", organ.name),
+        algorithm_type=hd.seg.SegmentAlgorithmTypeValues.AUTOMATIC,
+        algorithm_identification=hd.AlgorithmIdentificationSequence(
+            name=ALGORITHM, family=codes.DCM.ArtificialIntelligence, version=version
+        ),
+        display_color=hd.color.CIELabColor.from_rgb(*organ.color),
+    )
+
+
+def number_segments(
+    labels: NDArray[np.uint8], vocabulary: Vocabulary, organs: str | Sequence[str] | None
+) -> tuple[list[Organ], NDArray[np.uint8]]:
+    """The organs that are there, and the map as slice × row × column whose values are their numbers 1, 2, …
+
+    A SEG numbers its segments without gaps, and an organ that is not there has no frame to show.
+    """
+    wanted = {vocabulary.channel(organ.name) for organ in (vocabulary if organs is None else Vocabulary(organs))}
+    there = np.zeros(256, bool)
+    for piece in labels.T:
+        there[piece] = True
+    table, found = np.zeros(256, np.uint8), []
+    for channel, organ in enumerate(vocabulary, start=1):
+        if channel in wanted and there[channel]:
+            found.append(organ)
+            table[channel] = len(found)
+    return found, table[labels.T]  # X is the column and Y the row of a slice
+
+
+def write_dicom_seg(
+    path: str | Path,
+    scan: DicomScan,
+    labels: NDArray[np.uint8],
+    vocabulary: Vocabulary,
+    organs: str | Sequence[str] | None = None,
+) -> bool:
+    """Write the organs of a label map as a binary DICOM SEG, one segment for each organ that is there.
+
+    Without any organ there is no file, as a SEG must have a segment; one left there by an earlier run is removed.
+
+    Args:
+        path: the file, usually `.dcm`.
+        scan: the scan, read from a DICOM series.
+        labels: X×Y×Z on the grid of the scan, values are the vocabulary's channels.
+        vocabulary: the organs.
+        organs: names or aliases of those to write; None means all.
+
+    Returns:
+        Whether there was an organ to write.
+
+    Raises:
+        InputError: without highdicom, for an unknown organ, for a scan that is no DICOM series or cannot have a SEG.
+    """
+    hd = load_highdicom()
+    sources = read_sources(scan, labels.shape)
+    found, frames = number_segments(labels, vocabulary, organs)
+    if not found:
+        Path(path).unlink(missing_ok=True)
+        return False
+    version = str(json.loads(METADATA.read_text())["version"])
+    try:
+        segmentation = hd.seg.Segmentation(
+            source_images=sources,
+            pixel_array=frames,
+            segmentation_type=hd.seg.SegmentationTypeValues.BINARY,
+            segment_descriptions=[describe_segment(number, organ, version) for number, organ in enumerate(found, 1)],
+            series_instance_uid=hd.UID(),
+            series_number=SERIES_NUMBER,
+            sop_instance_uid=hd.UID(),
+            instance_number=1,
+            manufacturer=ALGORITHM,
+            manufacturer_model_name=ALGORITHM,
+            software_versions=version,
+            device_serial_number="1",  # the standard wants one, software has none
+            series_description=f"Organs by {ALGORITHM}",
+            omit_empty_frames=True,
+        )
+    except (AttributeError, KeyError, ValueError) as error:  # it copies patient, study and frame of reference
+        raise InputError(f"{scan.path}: highdicom cannot write a DICOM SEG for this series ({error!r})") from error
+    with whole_file(path) as unfinished:
+        segmentation.save_as(unfinished)
+    return True

@@ -1,0 +1,100 @@
+# Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
+"""Volumes of the organs of a label map, in ml."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.files import whole_file
+from bundle.organs import BACKGROUND, Vocabulary
+
+__all__ = [
+    "OrganVolume",
+    "Volumes",
+    "count_by_slice",
+    "measure_volumes",
+    "organ_volumes",
+    "sum_volumes",
+    "write_volumes",
+]
+
+
+# --- Volumes ---------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class OrganVolume:
+    """Size of an organ in a label map.
+
+    Args:
+        value: its value in the map.
+        voxels: how many have it.
+        ml: their volume.
+        touches_border: it reaches a side of the scan, so that the volume is a lower bound.
+    """
+
+    value: int
+    voxels: int
+    ml: float
+    touches_border: bool
+
+
+@dataclass(frozen=True)
+class Volumes:
+    """Size of every organ of the vocabulary, absent ones with zero."""
+
+    voxel_volume_mm3: float
+    organs: dict[str, OrganVolume]
+
+
+def count_by_slice(labels: NDArray[np.uint8], channels: int) -> list[NDArray[np.int64]]:
+    """Voxels of each value below ``channels`` in each slice across each axis: three arrays, slices × channels.
+
+    One pass over the map, a slab at a time along the axis that lies farthest apart in memory.
+    """
+    order = np.argsort(labels.strides)[::-1]  # slowest axis first
+    counts = [np.zeros((size, channels), np.int64) for size in labels.shape]
+    slow, rows, columns = (counts[axis] for axis in order)
+    for place, slab in enumerate(labels.transpose(order)):
+        flat = np.ascontiguousarray(slab).reshape(-1)  # contiguous already in C and Fortran order: no copy
+        found = np.flatnonzero((flat != BACKGROUND) & (flat < channels))
+        values = flat[found].astype(np.int64)
+        slow[place] = np.bincount(values, minlength=channels)
+        for total, index in zip((rows, columns), np.divmod(found, slab.shape[1]), strict=True):
+            total += np.bincount(index * channels + values, minlength=total.size).reshape(total.shape)
+    return counts
+
+
+def sum_volumes(counts: list[NDArray[np.int64]], affine: NDArray[np.float64], vocabulary: Vocabulary) -> Volumes:
+    voxel = float(abs(np.linalg.det(affine[:3, :3])))
+    voxels = counts[0].sum(0)
+    border = np.any([count[[0, -1]].any(0) for count in counts], axis=0)  # the six faces of the scan
+    organs = {
+        organ.name: OrganVolume(value, int(voxels[value]), voxels[value] * voxel / 1000, bool(border[value]))
+        for value, organ in enumerate(vocabulary, start=1)
+    }
+    return Volumes(voxel, organs)
+
+
+def measure_volumes(labels: NDArray[np.uint8], affine: NDArray[np.float64], vocabulary: Vocabulary) -> Volumes:
+    """Voxels and volume of each organ in a map X×Y×Z whose values are the vocabulary's channels."""
+    return sum_volumes(count_by_slice(labels, vocabulary.out_channels), affine, vocabulary)
+
+
+def organ_volumes(labels: NDArray[np.uint8], affine: NDArray[np.float64], vocabulary: Vocabulary) -> dict[str, float]:
+    """Millilitres of each organ, 0.0 for those the map does not have."""
+    return {name: organ.ml for name, organ in measure_volumes(labels, affine, vocabulary).organs.items()}
+
+
+def write_volumes(
+    path: str | Path, image: str | Path, volumes: Volumes, extra: Mapping[str, Any] | None = None
+) -> None:
+    """Write volumes as JSON: the scan, what ``extra`` adds, the volume of a voxel, and an entry for each organ."""
+    record = {"image": str(image), **(extra or {}), **asdict(volumes)}
+    with whole_file(path) as unfinished:
+        unfinished.write_text(json.dumps(record, indent=2) + "\n")

@@ -1,0 +1,57 @@
+# Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
+"""The network whose predictions become pseudo-labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from ignite.engine import Engine
+from torch import Tensor, nn
+
+__all__ = ["Teacher"]
+
+
+class Teacher:
+    """The network whose predictions become pseudo-labels: the one in training, or a moving average of its weights.
+
+    Only weights are kept, and put into the network for a while: not every network can be copied once it is trained.
+
+    Args:
+        network: the network in training.
+        memory: of the average, iterations; 0 takes the network itself.
+    """
+
+    def __init__(self, network: nn.Module, memory: float = 0.0) -> None:
+        self.network, self.memory = network, float(memory)
+        self.average: dict[str, Tensor] | None = None
+
+    def start(self, engine: Engine) -> None:
+        """Begin with the present weights: stage 1 may have come before."""
+        if self.memory > 0:
+            self.average = {name: value.detach().clone() for name, value in self.network.state_dict().items()}
+
+    @torch.no_grad()
+    def follow(self, engine: Engine) -> None:
+        if self.average is None:
+            return
+        for name, value in self.network.state_dict().items():
+            if value.is_floating_point():
+                self.average[name].lerp_(value, 1 - math.exp(-1 / self.memory))
+            else:
+                self.average[name].copy_(value)
+
+    @contextmanager
+    def teaching(self) -> Iterator[nn.Module]:
+        """The network with the averaged weights; it has its own again afterwards."""
+        if self.average is None:
+            yield self.network
+            return
+        own = {name: value.detach().clone() for name, value in self.network.state_dict().items()}
+        self.network.load_state_dict(self.average)
+        try:
+            yield self.network
+        finally:
+            self.network.load_state_dict(own)

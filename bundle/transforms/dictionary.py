@@ -1,0 +1,157 @@
+# Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
+"""Dictionary transforms of ours: reading scans, reading label maps in the sense of a label set, writing label maps."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from monai.data import MetaTensor
+from monai.transforms import MapTransform, SaveImaged
+from monai.utils import ensure_tuple
+
+from bundle.cohorts.datalists import case_name
+from bundle.organs import UNKNOWN, Vocabulary
+from bundle.scans.grids import ScanGrid
+from bundle.scans.reading import Scan, read_label_map, read_scan
+from bundle.scans.writing import write_label_map
+from bundle.transforms.resampling import to_network
+
+__all__ = ["LoadScand", "MapLabelValuesd", "ReadScand", "SaveLabelMapd"]
+
+
+class LoadScand(MapTransform):
+    """Read images of any format as `bundle.scans` does, channel first, with their affine, as LoadImaged would.
+
+    Args:
+        keys: paths of files or DICOM folders.
+        labels: those of the keys that are label maps.
+        allow_missing_keys: skip keys that an item does not have.
+    """
+
+    def __init__(self, keys: Any, labels: Any = ("label",), allow_missing_keys: bool = False) -> None:
+        super().__init__(keys, allow_missing_keys)
+        self.labels = ensure_tuple(labels)
+
+    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+        result = dict(data)
+        for key in self.key_iterator(result):
+            scan = read_label_map(result[key]) if key in self.labels else read_scan(result[key])
+            whole = np.uint8 if scan.voxels.dtype == np.uint8 else np.int32
+            voxels = np.ascontiguousarray(scan.voxels, whole if key in self.labels else np.float32)
+            result[key] = MetaTensor(
+                torch.as_tensor(voxels)[None], affine=torch.as_tensor(scan.affine), meta=scan_meta(scan)
+            )
+        return result
+
+
+def scan_meta(scan: Scan) -> dict[str, Any]:
+    """What later transforms ask the metadata of an image for."""
+    return {
+        "filename_or_obj": str(scan.path),
+        "original_affine": scan.affine,
+        "spatial_shape": np.array(scan.voxels.shape),
+    }
+
+
+class ReadScand(MapTransform):
+    """Read a scan of any format onto the network's grid: LoadImaged, Orientationd (RAS) and Spacingd in one, lean.
+
+    The values are the same; only planes that are being resampled exist twice. What `SlabInferer` needs for the way back
+    is in the metadata: the affine and the shape of the file.
+
+    Args:
+        keys: paths of files or DICOM folders, or what `bundle.scans.find_scans` gives.
+        pixdim: voxel size of the network's grid, mm.
+    """
+
+    def __init__(self, keys: Any, pixdim: Sequence[float]) -> None:
+        super().__init__(keys)
+        self.pixdim = tuple(float(step) for step in pixdim)
+
+    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+        result = dict(data)
+        for key in self.keys:
+            scan = read_scan(result[key])
+            grid = ScanGrid.spaced(scan.voxels.shape, scan.affine, self.pixdim)
+            image = to_network(scan.voxels, grid)[None]
+            result[key] = MetaTensor(image, affine=torch.as_tensor(grid.network_affine), meta=scan_meta(scan))
+        return result
+
+
+class SaveLabelMapd(SaveImaged):
+    """Write label maps as NIfTI in the geometry of their scans, with the names and colours of the organs.
+
+    A SaveImaged by type, so that programs which write results themselves (MONAI Label) know to leave it out.
+
+    Args:
+        keys: label maps, 1×X×Y×Z, on the grid of the scan.
+        output_dir: folder to write to.
+        organs: names of the vocabulary.
+        postfix: put behind the scan's name.
+        image_key: the scan, for its name and affine.
+    """
+
+    def __init__(
+        self,
+        keys: Any,
+        output_dir: str,
+        organs: Sequence[str] | None = None,
+        postfix: str = "",
+        image_key: str = "image",
+    ) -> None:
+        super().__init__(keys, output_dir=output_dir, print_log=False)
+        self.output_dir, self.vocabulary, self.postfix = Path(output_dir), Vocabulary(organs), postfix
+        self.image_key = image_key
+
+    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+        meta = data[self.image_key].meta
+        name = str(data.get("name") or data.get("case") or case_name(meta["filename_or_obj"]))
+        affine = np.asarray(meta["original_affine"], np.float64).reshape(4, 4)
+        for key in self.keys:
+            path = self.output_dir / f"{name}{self.postfix}.nii.gz"
+            write_label_map(path, np.asarray(data[key])[0], affine, self.vocabulary)
+        return dict(data)
+
+
+class MapLabelValuesd(MapTransform):
+    """Turn a cohort's label values into the vocabulary's, as `case["values"]` says, uint8.
+
+    A case without a label map gets one that is unknown everywhere, on the image's grid; a case without `values`
+    (MONAI Label's items) already has the vocabulary's values.
+
+    Args:
+        keys: the label.
+        image_key: the image, for the grid of a missing label.
+    """
+
+    def __init__(self, keys: str = "label", image_key: str = "image") -> None:
+        super().__init__(keys, allow_missing_keys=True)
+        self.image_key = image_key
+
+    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+        result = dict(data)
+        for key in self.keys:
+            if key not in result:
+                image = result[self.image_key]
+                result[key] = MetaTensor(torch.full(image.shape, UNKNOWN, dtype=torch.uint8), affine=image.affine)
+                continue
+            label = result[key]
+            mapped = self.map_values(
+                label.as_tensor() if isinstance(label, MetaTensor) else label, result.get("values")
+            )
+            result[key] = MetaTensor(mapped, meta=label.meta) if isinstance(label, MetaTensor) else mapped
+        return result
+
+    @staticmethod
+    def map_values(label: torch.Tensor, values: Mapping[int, int] | None) -> torch.Tensor:
+        label = (label.round() if label.is_floating_point() else label).to(torch.int64).clamp(min=0)
+        if values is None:
+            return label.to(torch.uint8)
+        table = torch.full((int(max(max(values), int(label.max()))) + 1,), UNKNOWN, dtype=torch.uint8)
+        for value, channel in values.items():
+            table[value] = channel
+        return table[label]

@@ -1,0 +1,127 @@
+"""Segmenters: models found, loaded, averaged or refused; organs chosen and cleaned by hand-made examples."""
+
+import json
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+import torch
+from monai.networks.nets import UNet
+
+from bundle.errors import InputError
+from bundle.inference.inferers import ViewInferer
+from bundle.inference.segmenters import keep_largest_parts, keep_organs, load_segmenter, set_threads, weight_files
+from bundle.organs import Vocabulary
+
+NETWORK = {"_target_": "UNet", "spatial_dims": 3, "in_channels": 1, "out_channels": "@out_channels",
+           "channels": [4, 8], "strides": [2]}  # fmt: skip
+MODEL = {"organs": ["liver", "spleen"], "hu_window": [-125, 275], "intensity": [0, 255],
+         "patch_size": [16, 16, 8], "pixdim": [3.0, 3.0, 3.0], "network_def": NETWORK}  # fmt: skip
+
+
+def save_model(folder: Path, seed: int = 0, spatial_dims: int = 3, **values: object) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {**MODEL, "network_def": {**NETWORK, "spatial_dims": spatial_dims}, **values}
+    torch.manual_seed(seed)
+    torch.save(UNet(spatial_dims, 1, 3, (4, 8), (2,)).state_dict(), folder / "model.pt")
+    (folder / "model.json").write_text(json.dumps(config))
+    return folder / "model.pt"
+
+
+@pytest.fixture
+def scan(tmp_path: Path) -> Path:
+    values = np.random.default_rng(0).normal(40, 60, (24, 26, 20)).astype(np.int16)
+    nib.save(nib.Nifti1Image(values, np.diag([2.0, 2.5, 3.0, 1.0])), tmp_path / "ct.nii.gz")
+    return tmp_path / "ct.nii.gz"
+
+
+def test_a_model_is_what_the_file_beside_its_weights_says(tmp_path: Path, scan: Path) -> None:
+    segmenter = load_segmenter(save_model(tmp_path / "m"))
+    assert segmenter.vocabulary.names == ["liver", "spleen"]
+    assert segmenter.inferer.roi_size == (16, 16, 8)
+    labels, affine = segmenter(scan)
+    assert labels.shape == (24, 26, 20)
+    assert labels.dtype == np.uint8
+    assert set(np.unique(labels)) == {0, 1, 2}
+    np.testing.assert_array_equal(affine, np.diag([2.0, 2.5, 3.0, 1.0]))
+
+
+def test_values_reach_the_engine(tmp_path: Path) -> None:
+    values = {"backend": "torch", "flips": [0], "scales": [1.0, 1.5], "skip_air": False}
+    segmenter = load_segmenter(save_model(tmp_path), memory=3.0, values=values)
+    assert segmenter.inferer.asked == {"backend": "torch", "flips": [0], "scales": [1.0, 1.5]}
+    assert segmenter.inferer.air is None
+    assert segmenter.inferer.memory == 3.0
+
+
+def test_models_are_averaged(tmp_path: Path, scan: Path) -> None:
+    paths = [save_model(tmp_path / name, seed) for seed, name in enumerate("ab")]
+    both, one, two = (load_segmenter(model)(scan)[0] for model in (",".join(map(str, paths)), *paths))
+    assert (one != two).any()
+    assert ((both == one) | (both == two)).mean() > 0.9
+    assert (both != one).any()
+    assert (both != two).any()
+    same, _ = load_segmenter([str(paths[0])] * 2)(scan)
+    assert (same != one).mean() < 1e-3  # the mean of equals
+
+
+def test_models_of_different_views_are_fused(tmp_path: Path, scan: Path) -> None:
+    sizes = {"axial": [16, 16, 1], "coronal": [16, 1, 16]}
+    paths = [save_model(tmp_path / name, spatial_dims=2, patch_size=size) for name, size in sizes.items()]
+    segmenter = load_segmenter([str(path) for path in paths])
+    assert isinstance(segmenter.inferer, ViewInferer)
+    assert segmenter(scan)[0].shape == (24, 26, 20)
+
+
+def test_models_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
+    paths = [save_model(tmp_path / "a"), save_model(tmp_path / "b", pixdim=[2.0, 2.0, 2.0])]
+    with pytest.raises(InputError, match=r"b/model.pt: its pixdim is \[2.0, 2.0, 2.0\].*must have one"):
+        load_segmenter([str(path) for path in paths])
+
+
+def test_missing_and_damaged_models_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"model.pt: no such weights; train first"):
+        load_segmenter(str(tmp_path / "model.pt"))
+    path = save_model(tmp_path)
+    path.with_name("model.json").write_text("{")
+    with pytest.raises(InputError, match=r"model.json: expected the config that training writes"):
+        load_segmenter(str(path))
+
+
+def test_weights_are_found_by_folder_and_in_lists(tmp_path: Path) -> None:
+    save_model(tmp_path / "a")
+    assert weight_files(str(tmp_path / "a")) == [tmp_path / "a" / "model.pt"]
+    assert weight_files("x.pt, y.pt") == [Path("x.pt"), Path("y.pt")]
+    assert weight_files(("x.pt", "y.pt")) == [Path("x.pt"), Path("y.pt")]
+
+
+def test_the_largest_part_of_each_organ_stays() -> None:
+    labels = np.zeros((6, 6, 6), np.uint8, order="F")
+    labels[0, 0, 0:3] = 1
+    labels[4, 4, 0:2] = 1
+    labels[1, 1, 0] = 1  # touches the first part at an edge only
+    labels[5, 5, 4:6] = 2
+    keep_largest_parts(labels)
+    assert np.argwhere(labels == 1).tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 2]]
+    assert (labels == 2).sum() == 2
+
+
+def test_chosen_organs_keep_their_values() -> None:
+    labels = np.arange(27, dtype=np.uint8).reshape(3, 3, 3) % 4
+    expected = np.where(np.isin(labels, [1, 3]), labels, 0)
+    keep_organs(labels, [Vocabulary().channel("spleen"), 3])
+    np.testing.assert_array_equal(labels, expected)
+
+
+def test_threads_are_set_or_refused() -> None:
+    before = torch.get_num_threads()
+    try:
+        set_threads(1)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+    set_threads(None)
+    assert torch.get_num_threads() == before
+    with pytest.raises(InputError, match="expected a number from 1 on, found 0"):
+        set_threads(0)

@@ -1,0 +1,51 @@
+"""Weights: loaded or refused with a sentence."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from bundle.errors import InputError
+from bundle.inference.weights import load_weights, read_model_config, record_model
+from tests.paths import CONFIGS
+
+
+def test_weights_load_with_and_without_a_key(tmp_path: Path) -> None:
+    source = nn.Linear(3, 2)
+    for content in (source.state_dict(), {"model": source.state_dict()}):
+        torch.save(content, tmp_path / "model.pt")
+        target = nn.Linear(3, 2)
+        load_weights(target, tmp_path / "model.pt")
+        torch.testing.assert_close(target.weight, source.weight)
+
+
+def test_missing_and_foreign_weights_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"model.pt: no such weights; train first"):
+        load_weights(nn.Linear(3, 2), tmp_path / "model.pt")
+    torch.save(nn.Linear(4, 2).state_dict(), tmp_path / "model.pt")
+    with pytest.raises(
+        InputError, match=r"not the weights of this network.*size mismatch.*give the overlays and values"
+    ):
+        load_weights(nn.Linear(3, 2), tmp_path / "model.pt")
+    (tmp_path / "model.pt").write_text("no checkpoint")
+    with pytest.raises(InputError, match="not the weights of this network"):
+        load_weights(nn.Linear(3, 2), tmp_path / "model.pt")
+
+
+def test_weights_of_other_organs_are_refused(tmp_path: Path) -> None:
+    torch.save(nn.Linear(3, 2).state_dict(), tmp_path / "model.pt")
+    record_model(tmp_path, ["liver", "spleen"])
+    load_weights(nn.Linear(3, 2), tmp_path / "model.pt", ["liver", "spleen"])
+    with pytest.raises(InputError, match=r"trained for the organs \['liver', 'spleen'\]; give them as --organs"):
+        load_weights(nn.Linear(3, 2), tmp_path / "model.pt", ["spleen", "liver"])
+
+
+def test_the_record_needs_no_imagenet_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [str(CONFIGS / f"{name}.yaml") for name in ("train", "deeplab_resnet50")]
+    command = ["monai", "run", "training", "--config_file", str(files), "--network_def::pretrained", "resnet50.pth"]
+    monkeypatch.setattr("sys.argv", command)
+    record_model(tmp_path)
+    network_def = read_model_config(tmp_path / "model.pt")["network_def"]
+    assert network_def["backbone"] == "resnet50"
+    assert network_def["pretrained"] is None

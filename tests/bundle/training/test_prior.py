@@ -1,0 +1,132 @@
+"""The prior: on the same footing as the mini-batches, or it would push the wrong way."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from monai.transforms import ClassesToIndicesd, Compose, LoadImaged, Orientationd, RandRotated
+
+from bundle.cohorts.datalists import load_cases
+from bundle.errors import InputError
+from bundle.organs import Vocabulary
+from bundle.training.dataset import Draw, PatchDataset
+from bundle.training.patches import Patches
+from bundle.training.prior import (
+    Prior,
+    estimate_prior,
+    expected_proportions,
+    label_proportions,
+    probability_proportions,
+    view_factor,
+)
+from bundle.transforms.dictionary import MapLabelValuesd
+
+
+def test_proportions_by_hand() -> None:
+    label = np.array([[[0, 0], [1, 1]], [[0, 2], [1, 1]]], np.uint8)
+    flat = [np.array([0.5, 0.5])] * 3
+    np.testing.assert_allclose(label_proportions(label, flat, 4), [3 / 8, 4 / 8, 1 / 8, 0])
+    # first plane counts three times the second
+    weights = [np.array([0.75, 0.25]), np.array([0.5, 0.5]), np.array([0.5, 0.5])]
+    np.testing.assert_allclose(label_proportions(label, weights, 4), [7 / 16, 8 / 16, 1 / 16, 0])
+    onehot = (label[None] == np.arange(4).reshape(4, 1, 1, 1)).astype(np.float32)
+    np.testing.assert_allclose(probability_proportions(onehot, weights), [7 / 16, 8 / 16, 1 / 16, 0], rtol=1e-6)
+
+
+def test_unknown_voxels_count_in_the_whole_only() -> None:
+    label = np.array([[[255, 255], [1, 1]], [[255, 255], [1, 255]]], np.uint8)
+    np.testing.assert_allclose(label_proportions(label, [np.array([0.5, 0.5])] * 3, 3), [0, 3 / 8, 0])
+
+
+def dataset_of(tiny_cohorts: Path, folder: Path, patches: Patches) -> PatchDataset:
+    keys = ["image", "label"]
+    steps = [
+        LoadImaged(keys=keys, ensure_channel_first=True, image_only=True),
+        MapLabelValuesd(),
+        Orientationd(keys=keys, axcodes="RAS", labels=None),
+        ClassesToIndicesd(keys="label", num_classes=14),
+        RandRotated(keys=keys, range_z=0.26, prob=1.0, mode=["bilinear", "nearest"], padding_mode="border"),
+    ]
+    return PatchDataset(load_cases(tiny_cohorts, "full"), Compose(steps), patches, str(folder))
+
+
+def drawn_proportions(dataset: PatchDataset, count: int) -> np.ndarray:
+    """Proportions as the very pipeline of the mini-batches shows them, by drawing from it."""
+    rows = []
+    for number in range(count):
+        label = dataset[Draw(number % len(dataset.data), (7, number))]["label"].numpy()
+        rows.append(np.bincount(label.ravel(), minlength=14) / label.size)
+    return np.mean(rows, axis=0)
+
+
+def test_the_prior_is_what_the_batches_show(tiny_cohorts: Path, tmp_path: Path) -> None:
+    dataset = dataset_of(tiny_cohorts, tmp_path, Patches((16, 16, 8), margin=(4, 4, 0)))
+    prior = np.array(estimate_prior(dataset).proportions)
+    drawn = drawn_proportions(dataset, 2000)
+    assert prior.sum() == pytest.approx(1)
+    large = prior > 0.002
+    assert large.sum() >= 5
+    np.testing.assert_allclose(prior[large], drawn[large], rtol=0.12)
+    # Whole volumes, on another footing, would be far off: patches see the rim of a volume less often.
+    whole = np.mean([np.bincount(dataset.volume(i)["label"].numpy().ravel(), minlength=14) for i in range(3)], axis=0)
+    whole = whole / whole.sum()
+    assert whole[6] < 0.75 * prior[6]
+
+
+def test_patches_centred_on_organs_break_the_footing(tiny_cohorts: Path, tmp_path: Path) -> None:
+    uniform = dataset_of(tiny_cohorts, tmp_path, Patches((12, 12, 4)))
+    centred = dataset_of(tiny_cohorts, tmp_path, Patches((12, 12, 4), organ_rate=1.0))
+    prior = np.array(estimate_prior(uniform).proportions)
+    drawn = drawn_proportions(centred, 600)  # full cases, so the rate is in force
+    assert drawn[1:].sum() > 1.5 * prior[1:].sum()
+
+
+def test_a_prior_says_how_it_was_sampled_and_survives_the_disk(tiny_cohorts: Path, tmp_path: Path) -> None:
+    dataset = dataset_of(tiny_cohorts, tmp_path, Patches((16, 16, 1)))
+    prior = estimate_prior(dataset, tmp_path / "eval" / "prior.json")
+    assert prior.names == Vocabulary().channel_names
+    assert prior.sampling["patch"] == [16, 16, 1]
+    assert prior.sampling["cases"] == len(prior.cases) == 3
+    assert prior.sampling["voxels"] == 3 * 32 * 32 * 16
+    assert max(prior.spread) > 0
+    assert Prior.load(tmp_path / "eval" / "prior.json") == prior
+
+
+def test_a_file_that_is_no_prior_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "prior.json").write_text('{"q": 1}')
+    with pytest.raises(InputError, match=r"prior.json: expected a prior written by training"):
+        Prior.load(tmp_path / "prior.json")
+
+
+def test_without_full_cases_there_is_no_prior(tiny_cohorts: Path, tmp_path: Path) -> None:
+    dataset = dataset_of(tiny_cohorts, tmp_path, Patches((16, 16, 1)))
+    dataset.data = load_cases(tiny_cohorts, "spleen")
+    with pytest.raises(InputError, match="no case has all organs annotated"):
+        estimate_prior(dataset)
+
+
+# --- What partial cohorts should show --------------------------------------------------------------------------------
+PRIOR = Prior(["background", "spleen", "liver"], [0.9, 0.02, 0.08], [0.02, 0.016, 0.016], ["a", "b", "c", "d"], {})
+
+
+def test_the_field_of_view_is_what_annotated_organs_tell() -> None:
+    # relative standard errors: spleen 0.016 / 2 / 0.02 = 0.4, liver 0.016 / 2 / 0.08 = 0.1; weights 1 : 16
+    given = {"spleens": {1: 0.02}, "livers": {2: 0.16}}
+    assert view_factor(PRIOR, given) == pytest.approx(2 ** (16 / 17))
+    assert view_factor(PRIOR, {"livers": {2: 0.16}}) == pytest.approx(2)
+    assert view_factor(PRIOR, {"unlabelled": {}}) == 1
+    assert view_factor(PRIOR, {"absent": {1: 0.0}}) == 1
+
+
+def test_without_a_fit_every_cohort_should_show_q() -> None:
+    expected = expected_proportions(PRIOR, {"livers": {2: 0.16}}, fit=False, slack=2.0)
+    np.testing.assert_allclose(expected["livers"].proportions, PRIOR.proportions)
+    np.testing.assert_allclose(expected["livers"].slack, [0.02, 0.016, 0.016])
+
+
+def test_a_fit_takes_what_is_known_and_scales_what_is_not() -> None:
+    expected = expected_proportions(PRIOR, {"livers": {2: 0.16}}, fit=True, slack=1.0)["livers"]
+    np.testing.assert_allclose(expected.proportions, [1 - 0.04 - 0.16, 0.04, 0.16])
+    np.testing.assert_allclose(expected.slack[1:], [0.016, 0.0])
+    np.testing.assert_allclose(expected.nearest(np.array([0.9, 0.03, 0.1]))[1:], [0.03, 0.16])
+    np.testing.assert_allclose(expected.nearest(np.array([0.9, 0.01, 0.2]))[1:], [0.024, 0.16])

@@ -1,0 +1,98 @@
+"""Reading scans and label maps, writing label maps."""
+
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+import torch
+from monai.bundle import ConfigParser
+from monai.data import MetaTensor
+from monai.networks.nets import UNet
+from monai.transforms import Compose, LoadImaged, Orientationd, SaveImaged, Spacingd
+
+from bundle.errors import InputError
+from bundle.organs import UNKNOWN
+from bundle.scans.finding import find_scans
+from bundle.scans.writing import read_label_names
+from bundle.transforms.dictionary import MapLabelValuesd, ReadScand, SaveLabelMapd
+from tests.paths import CONFIGS
+
+INFERENCE = CONFIGS / "inference.yaml"
+AFFINE = np.array([[0, -1.2, 0, 30], [0, 0, 2.5, -10], [0.9, 0, 0, 5], [0, 0, 0, 1.0]])
+
+
+@pytest.fixture
+def scan(tmp_path: Path) -> Path:
+    values = np.random.default_rng(0).integers(-1000, 1000, (20, 24, 18)).astype(np.int16)
+    nib.save(nib.Nifti1Image(values, AFFINE), tmp_path / "ct.nii.gz")
+    return tmp_path / "ct.nii.gz"
+
+
+def test_a_scan_is_read_as_monai_s_transforms_read_it(scan: Path) -> None:
+    load = LoadImaged("image", image_only=True, ensure_channel_first=True)
+    usual = Compose([load, Orientationd("image", "RAS", labels=None), Spacingd("image", (1.5, 1.5, 2.0))])
+    expected, made = usual({"image": scan})["image"], ReadScand("image", (1.5, 1.5, 2.0))({"image": scan})["image"]
+    torch.testing.assert_close(made.as_tensor(), expected.as_tensor(), rtol=1e-6, atol=1e-4)
+    torch.testing.assert_close(made.affine, expected.affine)
+    for key in ("original_affine", "spatial_shape", "filename_or_obj"):
+        np.testing.assert_array_equal(np.asarray(made.meta[key]), np.asarray(expected.meta[key]))
+
+
+def test_a_scan_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "ct.nii.gz").write_bytes(b"?")
+    with pytest.raises(InputError, match=r"ct.nii.gz: cannot be read as an image"):
+        ReadScand("image", (1, 1, 1))({"image": tmp_path / "ct.nii.gz"})
+
+
+def test_label_maps_are_written_in_the_scan_s_geometry(scan: Path, tmp_path: Path) -> None:
+    image = ReadScand("image", (1.5, 1.5, 2.0))({"image": find_scans(scan)["ct"]})["image"]
+    labels = torch.zeros(1, 20, 24, 18, dtype=torch.uint8)
+    labels[0, 3, 4, 5] = 2
+    SaveLabelMapd("pred", str(tmp_path / "out"), ["liver", "spleen"], "_seg")({"image": image, "pred": labels})
+    made = nib.load(tmp_path / "out" / "ct_seg.nii.gz")
+    np.testing.assert_allclose(made.affine, AFFINE, atol=1e-5)
+    assert np.argwhere(np.asanyarray(made.dataobj)).tolist() == [[3, 4, 5]]
+    assert read_label_names(tmp_path / "out" / "ct_seg.nii.gz") == {1: "liver", 2: "spleen"}
+
+
+def test_the_inference_config_works_as_monai_label_drives_it(scan: Path, tmp_path: Path) -> None:
+    """Its parts alone, transforms one by one, SaveImaged left out: the label map comes on the file's own grid."""
+    parser = ConfigParser()
+    parser.read_config(str(INFERENCE))
+    network_def = {"network_def::channels": [4, 8], "network_def::strides": [2]}
+    parser.update({"patch_size": [16, 16, 8], "output_dir": str(tmp_path / "out"), "device": "cpu", **network_def})
+    network = parser.get_parsed_content("network_def").eval()
+    assert isinstance(network, UNet)
+    data = {"image": str(scan), "image_path": str(scan)}
+    for transform in parser.get_parsed_content("preprocessing").transforms:
+        data = transform(data)
+    data["pred"] = parser.get_parsed_content("inferer")(data["image"][None], network)[0]
+    after = parser.get_parsed_content("postprocessing").transforms
+    for transform in [transform for transform in after if not isinstance(transform, SaveImaged)]:
+        data = transform(data)
+    assert data["pred"].shape == (1, 20, 24, 18)
+    np.testing.assert_allclose(data["pred"].affine, AFFINE)
+    assert not (tmp_path / "out").exists()
+
+
+def test_values_are_mapped_and_metadata_kept() -> None:
+    affine = torch.diag(torch.tensor([2.0, 2.0, 3.0, 1.0]))
+    label = MetaTensor(torch.tensor([[[[0, 1, 2, 7]]]], dtype=torch.float32), affine=affine)
+    result = MapLabelValuesd()({"image": label, "label": label, "values": {0: UNKNOWN, 1: 6, 2: 6, 7: 0}})["label"]
+    assert result.dtype == torch.uint8
+    assert result.flatten().tolist() == [UNKNOWN, 6, 6, 0]
+    torch.testing.assert_close(result.affine, affine.double())
+
+
+def test_a_case_without_label_is_unknown_on_the_image_s_grid() -> None:
+    image = MetaTensor(torch.zeros(1, 2, 3, 4), affine=torch.diag(torch.tensor([2.0, 2.0, 3.0, 1.0])))
+    result = MapLabelValuesd()({"image": image, "values": {0: UNKNOWN}})["label"]
+    assert result.shape == image.shape
+    assert (result == UNKNOWN).all()
+    torch.testing.assert_close(result.affine, image.affine)
+
+
+def test_items_without_values_have_the_vocabulary_s_already() -> None:
+    label = torch.tensor([[[[0.0, 13.0]]]])
+    assert MapLabelValuesd()({"image": label, "label": label})["label"].flatten().tolist() == [0, 13]
