@@ -19,6 +19,7 @@ __all__ = [
     "IGNORED",
     "ORGANS",
     "UNKNOWN",
+    "WHOLE_VOCABULARY",
     "Organ",
     "Vocabulary",
     "find_organ",
@@ -193,3 +194,15 @@ class Vocabulary:
 
     def __contains__(self, name: str) -> bool:
         return self.channel(name) is not None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Vocabulary) and self.organs == other.organs
+
+    def __hash__(self) -> int:
+        return hash(self.organs)
+
+    def __repr__(self) -> str:
+        return f"Vocabulary({self.names})"
+
+
+WHOLE_VOCABULARY = Vocabulary()

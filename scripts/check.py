@@ -42,9 +42,9 @@ def check(
     """
     folder = Path(str(output))
     check_writable(folder)
-    names = Vocabulary(organs).names
-    cases = load_all(datasets, names)
-    checks = examine_cases(cases, names, draw_thumbnail, workers=workers)
+    vocabulary = Vocabulary(organs)
+    cases = load_all(datasets, vocabulary)
+    checks = examine_cases(cases, vocabulary, draw_thumbnail, workers=workers)
     label_sets = describe_label_sets(cases)
     errors, warnings = (sum(len(getattr(one, kind)) for one in checks) for kind in ("errors", "warnings"))
     verdict = f"{counted(len(checks), 'case')}: {counted(errors, 'error')}, {counted(warnings, 'warning')}"
@@ -60,9 +60,9 @@ def check(
         sys.exit(STRICT_CODE)
 
 
-def load_all(datasets: Sequence[str], organs: Sequence[str]) -> list[dict[str, Any]]:
+def load_all(datasets: Sequence[str], vocabulary: Vocabulary) -> list[dict[str, Any]]:
     files = [str(file) for file in cohort_files(datasets)]
-    cases = [case for section in SECTIONS for case in load_cases(".", files, organs, section)]
+    cases = [case for section in SECTIONS for case in load_cases(".", files, vocabulary, section)]
     if not cases:
         raise InputError(f"{', '.join(map(str, datasets))}: no case is listed there; see docs/data.md")
     return cases

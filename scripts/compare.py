@@ -301,14 +301,13 @@ def collect_rows(planner: Planner) -> list[dict[str, Any]]:
     return rows
 
 
-def test_cases(planner: Planner, organs: Sequence[str]) -> dict[str, dict[str, Any]]:
+def test_cases(planner: Planner, vocabulary: Vocabulary) -> dict[str, dict[str, Any]]:
     """Image and true label map of each test case, and what the values of the map mean."""
     cases = {}
     for replicate in planner.plan.replicates:
         folder = planner.data[replicate_name(replicate)].test
         section = "test" if replicate["fold"] is None else "fold"
-        remembered = planner.folder / "cache" / "checks.json"
-        for case in evaluation_cases(folder, None, organs, section, remembered, replicate["fold"]):
+        for case in evaluation_cases(folder, None, vocabulary, section, replicate["fold"]):
             cases[case["case"]] = {key: case[key] for key in ("image", "label", "values")}
     return cases
 
@@ -338,7 +337,7 @@ def facts_of(plan: Plan, runs: Sequence[Run], config: Path, seconds: float) -> d
 
 def describe(plan: Plan, planner: Planner, facts: Mapping[str, str]) -> dict[str, Any]:
     """comparison.json: what the report needs beside the scores."""
-    organs = Vocabulary(plan.values.get("organs")).names
+    vocabulary = Vocabulary(plan.values.get("organs"))
     return {
         "title": plan.title,
         "reference": plan.reference,
@@ -350,8 +349,8 @@ def describe(plan: Plan, planner: Planner, facts: Mapping[str, str]) -> dict[str
         "networks": list(plan.networks),
         "selections": plan.selections,
         "main": plan.main,
-        "organs": organs,
-        "cases": test_cases(planner, organs),
+        "organs": vocabulary.names,
+        "cases": test_cases(planner, vocabulary),
         "facts": facts,
     }
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from monai.transforms import Compose
 
-from bundle.checks.cases import check_cases
+from bundle.checks.cases import check_cases, check_cohorts
 from bundle.cohorts.datalists import Case, find_cohorts, read_cohort
 from bundle.cohorts.selection import training_cases, validation_cases
 from bundle.configs import check_options, run_config
@@ -214,15 +214,20 @@ class Plan:
                 raise InputError(f"set: {name} differs from fold to fold and is set by this command; leave it out")
         check_writable(self.output)
         for fold in folds:
-            held = validation_cases(self.dataset_dir, self.config["cohorts"], self.config["organs"], fold)
+            held = validation_cases(self.dataset_dir, self.config["cohorts"], self.vocabulary, fold)
             if fold is not None and not held:
                 raise InputError(f"{self.dataset_dir}: fold {fold} holds out no case; add cases, or train with --all")
         check_folders(self.runs(folds))
 
     def check_data(self, folds: Folds) -> None:
         """Look at all scans once, before hours of work; the runs are told what was found."""
-        cohorts, organs, supervision = (self.config[name] for name in ("cohorts", "organs", "supervision"))
-        training_cases(self.dataset_dir, cohorts, organs, supervision, folds[0], remembered=self.checks)
+        cohorts, supervision = self.config["cohorts"], self.config["supervision"]
+        training_cases(self.dataset_dir, cohorts, self.vocabulary, supervision, folds[0])
+        check_cohorts(self.dataset_dir, cohorts, self.vocabulary, self.checks)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(self.config["organs"])
 
     @property
     def checks(self) -> Path:
@@ -242,8 +247,8 @@ def report_folds(plan: Plan, folds: Sequence[int]) -> None:
     for fold in folds:
         mine, parts[fold] = read_scores(plan.scores(fold))
         rows += [{"fold": fold, **row} for row in mine]
-    organs, tolerance = Vocabulary(plan.config["organs"]).names, float(plan.config["tolerance"])
-    summary = summarize(rows, organs, tolerance)
+    vocabulary, tolerance = plan.vocabulary, float(plan.config["tolerance"])
+    summary = summarize(rows, vocabulary, tolerance)
     summary["folds"] = {str(fold): {"cases": part["cases"], "mean": part["mean"]} for fold, part in parts.items()}
     summary["over_folds"] = {metric: mean_and_spread([parts[fold]["mean"][metric] for fold in folds])
                              for metric in METRICS}  # fmt: skip
@@ -300,9 +305,9 @@ class Tested:
     def __init__(self, source: Path, target: Path, plan: Plan) -> None:
         self.source, self.target, self.scans = source, target, find_scans(source)
         check_target(source, target, single=False)
-        self.organs, self.tolerance = plan.config["organs"], float(plan.config["tolerance"])
+        self.vocabulary, self.tolerance = plan.vocabulary, float(plan.config["tolerance"])
         self.cases = self.labelled_cases()
-        check_cases(list(self.cases.values()), self.organs, plan.checks)
+        check_cases(list(self.cases.values()), self.vocabulary, plan.checks)
 
     def labelled_cases(self) -> dict[str, Case]:
         """The scans that the section `test` has labels of, by name."""
@@ -310,7 +315,7 @@ class Tested:
         datalist = folder.parent / "dataset.json"
         if not datalist.is_file():
             return {}
-        cases = read_cohort(datalist, Vocabulary(self.organs), "test")
+        cases = read_cohort(datalist, self.vocabulary, "test")
         labelled = {Path(case["image"]).resolve(): case for case in cases if "label" in case}
         paths = {name: Path(scan.path).resolve() for name, scan in self.scans.items()}
         return {name: labelled[path] for name, path in paths.items() if path in labelled}
@@ -322,7 +327,7 @@ class Tested:
             self.score()
 
     def score(self) -> None:
-        vocabulary, read = Vocabulary(self.organs), Compose([LoadScand(keys="label"), MapLabelValuesd()])
+        vocabulary, read = self.vocabulary, Compose([LoadScand(keys="label"), MapLabelValuesd()])
         rows: list[Row] = []
         for name, case in self.cases.items():
             truth = read({"label": case["label"], "values": case["values"]})["label"]
@@ -330,7 +335,7 @@ class Tested:
             labels = torch.as_tensor(read_label_map(self.target / f"{name}.nii.gz").voxels)
             scored = score_case(labels, truth.as_tensor()[0], spacing, vocabulary, case["labelled"], self.tolerance)
             rows += [{"cohort": case["cohort"], "case": case["case"], **row} for row in scored]
-        summary = summarize(rows, vocabulary.names, self.tolerance)
+        summary = summarize(rows, vocabulary, self.tolerance)
         write_scores(self.target, rows, summary)
         print(format_table(summary))
         print(f"scores of {len(self.cases)} test scans are in {self.target}")
@@ -340,7 +345,7 @@ class Tested:
         with whole_file(path) as unfinished, zipfile.ZipFile(unfinished, "w") as archive:  # they are packed already
             for name in self.scans:
                 archive.write(self.target / f"{name}.nii.gz", f"{submitted_name(name)}.nii.gz")
-        values = ", ".join(f"{value} {organ}" for value, organ in enumerate(Vocabulary(self.organs).names, start=1))
+        values = ", ".join(f"{value} {organ}" for value, organ in enumerate(self.vocabulary.names, start=1))
         print(f"{path} holds {len(self.scans)} label maps, with {values}")
 
 

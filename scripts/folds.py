@@ -28,14 +28,14 @@ def folds(dataset: str, folds: int = 5, seed: int = 0, organs: str | Sequence[st
     """
     path = Path(str(dataset))
     path = path / "dataset.json" if path.is_dir() else path
-    names = Vocabulary(organs).names
-    datalist, cases = read_datalist(path), read_cohort(path, Vocabulary(organs))
+    vocabulary = Vocabulary(organs)
+    datalist, cases = read_datalist(path), read_cohort(path, vocabulary)
     check_numbers(folds=folds, seed=seed)
     if "training" not in datalist:
         raise InputError(f'{path}: expected a list of cases under "training" to write folds into, found none')
-    full = [number for number, case in enumerate(cases) if is_full(case, names)]
+    full = [number for number, case in enumerate(cases) if is_full(case, vocabulary)]
     if not full:
-        raise InputError(f"{path}: no case has all of {', '.join(names)} annotated; choose --organs")
+        raise InputError(f"{path}: no case has all of {', '.join(vocabulary.names)} annotated; choose --organs")
     entries: list[dict[str, Any]] = [
         {"image": entry} if isinstance(entry, str) else entry for entry in datalist["training"]
     ]

@@ -73,7 +73,7 @@ def read_footing(overlays: Sequence[str]) -> tuple[Footing, Any]:
 
 
 def read_cases(datasets: Sequence[str], vocabulary: Vocabulary) -> list[Case]:
-    cases = load_cases(".", [str(file) for file in cohort_files(datasets)], vocabulary.names)
+    cases = load_cases(".", [str(file) for file in cohort_files(datasets)], vocabulary)
     if not cases:
         raise InputError(f'{", ".join(datasets)}: no case in the section "training"; give cohorts to train on')
     return cases

@@ -24,10 +24,10 @@ from bundle.checks.anatomy import off_the_organs, wrong_sides
 from bundle.checks.copies import find_copies
 from bundle.checks.results import CaseCheck, read_memory, write_memory
 from bundle.checks.rules import HISTOGRAM, NO_HU, Counts, Finding, odd_grid, odd_header, odd_values, odd_volumes
-from bundle.cohorts.datalists import Case
+from bundle.cohorts.datalists import SECTIONS, Case, load_cases
 from bundle.cohorts.labels import channels_of
 from bundle.errors import InputError
-from bundle.organs import Vocabulary
+from bundle.organs import WHOLE_VOCABULARY, Vocabulary
 from bundle.processes import run_all
 from bundle.scans.grids import check_grid
 from bundle.scans.reading import Scan, read_label_map, read_scan
@@ -48,7 +48,7 @@ Picture = Callable[[Scan, NDArray[np.uint8] | None, Counts | None, Vocabulary], 
 # --- All cases -------------------------------------------------------------------------------------------------------
 def check_cases(
     cases: Sequence[Case],
-    organs: Sequence[str] | None = None,
+    vocabulary: Vocabulary = WHOLE_VOCABULARY,
     remembered: str | Path | None = None,
     progress: bool = True,
 ) -> None:
@@ -56,14 +56,14 @@ def check_cases(
 
     Args:
         cases: from `bundle.cohorts`.
-        organs: names of the vocabulary.
+        vocabulary: the organs of the run.
         remembered: a file that keeps results, so that unchanged cases are not read again.
         progress: show a bar.
 
     Raises:
         InputError: with the first error, in the order of the cases, and the number of others.
     """
-    checks = examine_cases(cases, organs, remembered=remembered, progress=progress)
+    checks = examine_cases(cases, vocabulary, remembered=remembered, progress=progress)
     errors = [finding.message for check in checks for finding in check.errors]
     if errors:
         others = len(errors) - 1
@@ -73,9 +73,20 @@ def check_cases(
         raise InputError(errors[0] + more)
 
 
+def check_cohorts(
+    dataset_dir: str | Path,
+    cohorts: str | Sequence[str] | None = None,
+    vocabulary: Vocabulary = WHOLE_VOCABULARY,
+    remembered: str | Path | None = None,
+) -> None:
+    """`check_cases` for all cases of cohorts, those for testing too: a scan in both would be a leak."""
+    cases = [case for section in SECTIONS for case in load_cases(dataset_dir, cohorts, vocabulary, section)]
+    check_cases(cases, vocabulary, remembered)
+
+
 def examine_cases(
     cases: Sequence[Case],
-    organs: Sequence[str] | None = None,
+    vocabulary: Vocabulary = WHOLE_VOCABULARY,
     picture: Picture | None = None,
     remembered: str | Path | None = None,
     workers: int | None = None,
@@ -85,16 +96,16 @@ def examine_cases(
 
     Args:
         cases: from `bundle.cohorts`.
-        organs: names of the vocabulary.
+        vocabulary: the organs of the run.
         picture: makes the thumbnail; see `bundle.check_reports`.
         remembered: a file that keeps results (without thumbnails) of unchanged cases.
         workers: processes; all cores if not given.
         progress: show a bar.
     """
     memory = read_memory(remembered)
-    keys = [case_key(case, organs) for case in cases]
+    keys = [case_key(case, vocabulary) for case in cases]
     todo = [case for case, key in zip(cases, keys, strict=True) if key not in memory]
-    examine = partial(examine_case, organs=organs, picture=picture)
+    examine = partial(examine_case, vocabulary=vocabulary, picture=picture)
     fresh: list[CaseCheck] = []
     try:
         fresh.extend(run_all(examine, todo, "checking cases", workers, progress))
@@ -103,16 +114,20 @@ def examine_cases(
         memory |= dict(zip(known, fresh, strict=False))
         write_memory(remembered, memory)
     checks = [copy.deepcopy(memory[key]) for key in keys]
-    for check, finding in find_copies(cases, checks, organs):
+    for check, finding in find_copies(cases, checks, vocabulary):
         check.findings.append(finding)
     for case, check in zip(cases, checks, strict=True):
         check.findings = [finding for finding in check.findings if finding.kind not in case.get("accept", ())]
     return checks
 
 
-def case_key(case: Case, organs: Sequence[str] | None) -> str:
+def case_key(case: Case, vocabulary: Vocabulary) -> str:
     """Changes when the case's files, its label set or the checks do."""
-    facts: list[Any] = [VERSION, organs, {key: str(value) for key, value in sorted(case.items()) if key != "fold"}]
+    facts: list[Any] = [
+        VERSION,
+        vocabulary.names,
+        {key: str(value) for key, value in sorted(case.items()) if key != "fold"},
+    ]
     for path in (Path(case[key]) for key in ("image", "label") if key in case):
         # a header may have its voxels in a file beside it
         files = sorted(path.rglob("*") if path.is_dir() else path.parent.glob(f"{glob.escape(path.stem)}.*"))
@@ -121,11 +136,11 @@ def case_key(case: Case, organs: Sequence[str] | None) -> str:
 
 
 # --- One case --------------------------------------------------------------------------------------------------------
-def examine_case(case: Case, organs: Sequence[str] | None = None, picture: Picture | None = None) -> CaseCheck:
+def examine_case(case: Case, vocabulary: Vocabulary = WHOLE_VOCABULARY, picture: Picture | None = None) -> CaseCheck:
     """Read a case and look at it."""
     check = CaseCheck(case["cohort"], case["case"], case["section"], case["image"])
     try:
-        examine(case, check, Vocabulary(organs), picture)
+        examine(case, check, vocabulary, picture)
     except InputError as error:
         check.findings.append(Finding("unreadable", True, str(error)))
     return check

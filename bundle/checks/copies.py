@@ -9,14 +9,14 @@ from typing import Any
 from bundle.checks.results import CaseCheck
 from bundle.checks.rules import Finding
 from bundle.cohorts.datalists import Case
-from bundle.organs import Vocabulary
+from bundle.organs import WHOLE_VOCABULARY, Vocabulary
 
 __all__ = ["find_copies"]
 
 
 # --- Copies of one scan ----------------------------------------------------------------------------------------------
 def find_copies(
-    cases: Sequence[Case], checks: Sequence[CaseCheck], organs: Sequence[str] | None = None
+    cases: Sequence[Case], checks: Sequence[CaseCheck], vocabulary: Vocabulary = WHOLE_VOCABULARY
 ) -> Iterator[tuple[CaseCheck, Finding]]:
     """One scan in two places, or one patient in two folds: scores on held-out data would be too good."""
     first: dict[str, tuple[Case, CaseCheck]] = {}
@@ -27,32 +27,32 @@ def find_copies(
             first[check.content] = (case, check)
             continue
         other, before = first[check.content]
-        leak = use_of(case, organs) != use_of(other, organs)
+        leak = use_of(case, vocabulary) != use_of(other, vocabulary)
         harm = "training would see what it is tested on" if leak else "it would count twice"
         yield check, Finding("copy", leak, f"{check.image}: is the same scan as {before.image}; {harm}: remove one")
-    yield from patients_in_two_places(cases, checks, organs)
+    yield from patients_in_two_places(cases, checks, vocabulary)
 
 
 ALWAYS_TRAINS = "always trains"
 
 
-def use_of(case: Case, organs: Sequence[str] | None) -> tuple[str, Any]:
+def use_of(case: Case, vocabulary: Vocabulary) -> tuple[str, Any]:
     """Where a case is used: its section, and for cases that may be held out (the full ones) the fold."""
-    if case["section"] != "training" or set(case["labelled"]) != set(Vocabulary(organs).names):
+    if case["section"] != "training" or set(case["labelled"]) != set(vocabulary.names):
         return case["section"], ALWAYS_TRAINS
     # folds that are not written down are dealt out by patient, so that two patients may part
     return "training", (case["cohort"], case["patient"]) if case["fold"] is None else case["fold"]
 
 
 def patients_in_two_places(
-    cases: Sequence[Case], checks: Sequence[CaseCheck], organs: Sequence[str] | None
+    cases: Sequence[Case], checks: Sequence[CaseCheck], vocabulary: Vocabulary
 ) -> Iterator[tuple[CaseCheck, Finding]]:
     first: dict[tuple[str, str], tuple[Case, CaseCheck]] = {}
     for case, check in zip(cases, checks, strict=True):
-        if use_of(case, organs) == ("training", ALWAYS_TRAINS):
+        if use_of(case, vocabulary) == ("training", ALWAYS_TRAINS):
             continue  # it is left out of training where a fold holds the patient out
         other, before = first.setdefault((case["cohort"], case["patient"]), (case, check))
-        if use_of(case, organs) != use_of(other, organs):
+        if use_of(case, vocabulary) != use_of(other, vocabulary):
             message = (
                 f"{check.image}: is of patient {case['patient']}, as {before.image} is, but in another section or "
                 "fold; put both in one"

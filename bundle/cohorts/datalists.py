@@ -24,7 +24,7 @@ from typing import Any
 
 from bundle.cohorts.labels import check_spelling, declared_organs, map_values, names_by_value
 from bundle.errors import InputError
-from bundle.organs import Vocabulary, find_organ
+from bundle.organs import WHOLE_VOCABULARY, Vocabulary, find_organ
 
 __all__ = ["KINDS", "Case", "case_name", "cohort_files", "find_cohorts", "load_cases", "read_cohort"]
 
@@ -92,7 +92,7 @@ def case_label_set(entry: Case, declared: list[str], path: Path) -> list[str]:
     for name in said:
         organ = find_organ(name)
         if organ is None:
-            known = ", ".join(Vocabulary().names)
+            known = ", ".join(WHOLE_VOCABULARY.names)
             raise InputError(f'{where} names "{name}", which is not in the vocabulary; use names from: {known}')
         if organ.name not in declared:
             raise InputError(
@@ -129,7 +129,7 @@ def case_name(image: str) -> str:
     return name.removesuffix("_0000")
 
 
-def read_cohort(path: str | Path, vocabulary: Vocabulary | None = None, section: str = "training") -> list[Case]:
+def read_cohort(path: str | Path, vocabulary: Vocabulary = WHOLE_VOCABULARY, section: str = "training") -> list[Case]:
     """The cases of one dataset.json.
 
     Args:
@@ -140,7 +140,7 @@ def read_cohort(path: str | Path, vocabulary: Vocabulary | None = None, section:
     Raises:
         InputError: naming the file and what to do.
     """
-    path, vocabulary = Path(path), vocabulary or Vocabulary()
+    path = Path(path)
     datalist = read_datalist(path)
     names = names_by_value(datalist["labels"], path)
     check_spelling(names, path)
@@ -209,7 +209,7 @@ def cohort_files(datasets: Sequence[str | Path]) -> list[Path]:
 def load_cases(
     dataset_dir: str | Path,
     cohorts: str | Sequence[str] | None = None,
-    organs: Sequence[str] | None = None,
+    vocabulary: Vocabulary = WHOLE_VOCABULARY,
     section: str = "training",
 ) -> list[Case]:
     """The cases of all cohorts.
@@ -217,10 +217,9 @@ def load_cases(
     Args:
         dataset_dir: folder of the cohorts.
         cohorts: names of cohorts (folders, or paths of dataset.json files); None takes all there are.
-        organs: names of the vocabulary; None takes all organs.
+        vocabulary: the organs of the run.
         section: section of the datalists.
     """
-    vocabulary = Vocabulary(organs)
     cases = [case for path in find_cohorts(dataset_dir, cohorts) for case in read_cohort(path, vocabulary, section)]
     seen: dict[tuple[str, str], str] = {}
     for case in cases:

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bundle.checks.cases import check_cases
-from bundle.cohorts.datalists import SECTIONS, Case, load_cases
+from bundle.cohorts.datalists import Case, load_cases
 from bundle.errors import InputError
-from bundle.organs import Vocabulary
+from bundle.organs import WHOLE_VOCABULARY, Vocabulary
 
 __all__ = [
     "SUPERVISIONS",
@@ -33,14 +32,13 @@ SUPERVISIONS = ("full", "semi", "partial", "marginal", "ignore", "pann")
 
 
 # --- Choosing cases --------------------------------------------------------------------------------------------------
-def is_full(case: Mapping[str, Any], organs: Sequence[str] | None = None) -> bool:
+def is_full(case: Mapping[str, Any], vocabulary: Vocabulary = WHOLE_VOCABULARY) -> bool:
     """Whether every organ of the vocabulary is annotated. Items without a label set (MONAI Label's) are full."""
-    names = Vocabulary(organs).names
-    return set(case.get("labelled", names)) == set(names)
+    return set(case.get("labelled", vocabulary.names)) == set(vocabulary.names)
 
 
-def full_cases(cases: Iterable[Case], organs: Sequence[str] | None = None) -> list[Case]:
-    return [case for case in cases if is_full(case, organs)]
+def full_cases(cases: Iterable[Case], vocabulary: Vocabulary = WHOLE_VOCABULARY) -> list[Case]:
+    return [case for case in cases if is_full(case, vocabulary)]
 
 
 def largest_vocabulary(cases: Iterable[Case]) -> list[str]:
@@ -50,8 +48,8 @@ def largest_vocabulary(cases: Iterable[Case]) -> list[str]:
     return list(names)
 
 
-def partial_cases(cases: Iterable[Case], organs: Sequence[str] | None = None) -> list[Case]:
-    return [case for case in cases if not is_full(case, organs)]
+def partial_cases(cases: Iterable[Case], vocabulary: Vocabulary = WHOLE_VOCABULARY) -> list[Case]:
+    return [case for case in cases if not is_full(case, vocabulary)]
 
 
 def deal_folds(patients: Sequence[str], folds: int = 5, seed: int = 0) -> list[int]:
@@ -92,24 +90,22 @@ def unannotated(case: Case) -> Case:
 def training_cases(
     dataset_dir: str | Path,
     cohorts: str | Sequence[str] | None = None,
-    organs: Sequence[str] | None = None,
+    vocabulary: Vocabulary = WHOLE_VOCABULARY,
     supervision: str = "pann",
     fold: int | None = None,
-    check: bool = True,
-    remembered: str | Path | None = None,
 ) -> list[Case]:
     """The cases a supervision trains on: fully labelled ones outside the fold, and partially labelled ones.
 
-    `full` drops the partially labelled cases, `semi` keeps them but forgets their labels. All cases are checked first,
-    those for testing too: a scan in both would be a leak. Results are kept in the file ``remembered``.
+    `full` drops the partially labelled cases, `semi` keeps them but forgets their labels. No image is opened here:
+    `bundle.checks` does that.
 
     Raises:
         InputError: when a case cannot be used, or none is fully labelled.
     """
     if supervision not in SUPERVISIONS:
         raise InputError(f'supervision: expected one of {", ".join(SUPERVISIONS)}, found "{supervision}"')
-    cases = load_cases(dataset_dir, cohorts, organs)
-    full, partial = full_cases(cases, organs), partial_cases(cases, organs)
+    cases = load_cases(dataset_dir, cohorts, vocabulary)
+    full, partial = full_cases(cases, vocabulary), partial_cases(cases, vocabulary)
     if not full:
         sets = sorted({f"{case['cohort']}: {', '.join(case['labelled']) or 'nothing'}" for case in cases})
         names = largest_vocabulary(cases)
@@ -122,9 +118,6 @@ def training_cases(
     kept = [case for case, held in zip(full, out, strict=True) if not held]
     if not kept:
         raise InputError(f"{dataset_dir}: fold {fold} holds out every fully labelled case; choose another fold")
-    if check:
-        held_back = [case for section in SECTIONS[1:] for case in load_cases(dataset_dir, cohorts, organs, section)]
-        check_cases([*cases, *held_back], organs, remembered)
     tested = {person(case) for case, held in zip(full, out, strict=True) if held}
     partial = [case for case in partial if person(case) not in tested]  # other scans of those patients, less annotated
     log_label_sets(cases)
@@ -149,12 +142,11 @@ def log_label_sets(cases: Sequence[Case]) -> None:
 def evaluation_cases(
     dataset_dir: str | Path,
     cohorts: str | Sequence[str] | None = None,
-    organs: Sequence[str] | None = None,
+    vocabulary: Vocabulary = WHOLE_VOCABULARY,
     section: str = "test",
-    remembered: str | Path | None = None,
     fold: int | None = None,
 ) -> list[Case]:
-    """The labelled cases of a section, checked; results are kept in the file ``remembered``, as training keeps them.
+    """The labelled cases of a section.
 
     The section `fold` stands for the cases that training with this ``fold`` has held out.
 
@@ -162,9 +154,9 @@ def evaluation_cases(
         InputError: when there is none, or when two of them would be saved under one name.
     """
     if section == "fold":
-        cases = validation_cases(dataset_dir, cohorts, organs, fold)
+        cases = validation_cases(dataset_dir, cohorts, vocabulary, fold)
     else:
-        cases = [case for case in load_cases(dataset_dir, cohorts, organs, section) if "label" in case]
+        cases = [case for case in load_cases(dataset_dir, cohorts, vocabulary, section) if "label" in case]
     if not cases and section == "fold":
         raise InputError(f"{dataset_dir}: fold {fold} holds out no fully labelled case; choose --fold, or --section")
     if not cases:
@@ -175,16 +167,15 @@ def evaluation_cases(
             raise InputError(
                 f"{dataset_dir}: two cases are called {name}; evaluate their cohorts one by one: --cohorts"
             )
-    check_cases(cases, organs, remembered)
     return cases
 
 
 def validation_cases(
     dataset_dir: str | Path,
     cohorts: str | Sequence[str] | None = None,
-    organs: Sequence[str] | None = None,
+    vocabulary: Vocabulary = WHOLE_VOCABULARY,
     fold: int | None = None,
 ) -> list[Case]:
     """The fully labelled cases of the fold."""
-    full = full_cases(load_cases(dataset_dir, cohorts, organs), organs)
+    full = full_cases(load_cases(dataset_dir, cohorts, vocabulary), vocabulary)
     return [case for case, out in zip(full, held_out(full, fold), strict=True) if out]

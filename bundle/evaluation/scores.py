@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bundle.cohorts.datalists import Case
-from bundle.organs import IGNORED, Vocabulary
+from bundle.organs import IGNORED, WHOLE_VOCABULARY, Vocabulary
 
 __all__ = ["METRICS", "OrganScores", "Row", "format_table", "read_scores", "score_case", "score_organ", "summarize"]
 
@@ -113,10 +113,10 @@ def mean_of(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def summarize(rows: Sequence[Row], organs: Sequence[str], tolerance: float = 2.0) -> dict[str, Any]:
+def summarize(rows: Sequence[Row], vocabulary: Vocabulary, tolerance: float = 2.0) -> dict[str, Any]:
     """Means per organ over cases, and of those over organs; how often each status occurred."""
     table = {}
-    for organ in organs:
+    for organ in vocabulary.names:
         mine = [row for row in rows if row["organ"] == organ]
         table[organ] = {
             **{metric: mean_of([row[metric] for row in mine]) for metric in METRICS},
@@ -125,7 +125,7 @@ def summarize(rows: Sequence[Row], organs: Sequence[str], tolerance: float = 2.0
     return {
         "cases": len({(row["cohort"], row["case"]) for row in rows}),
         "surface_dice_tolerance_mm": tolerance,
-        "mean": {metric: mean_of([table[organ][metric] for organ in organs]) for metric in METRICS},
+        "mean": {metric: mean_of([table[organ][metric] for organ in vocabulary.names]) for metric in METRICS},
         "status": dict(Counter(row["status"] for row in rows)),
         "organs": table,
     }
@@ -150,15 +150,15 @@ class OrganScores:
     Args:
         cases: the evaluator's cases, for names and label sets.
         output_dir: folder to write to.
-        organs: names of the vocabulary.
+        vocabulary: the organs.
         tolerance: of the surface Dice, mm.
     """
 
     def __init__(
-        self, cases: Sequence[Case], output_dir: str, organs: Sequence[str] | None = None, tolerance: float = 2.0
+        self, cases: Sequence[Case], output_dir: str, vocabulary: Vocabulary = WHOLE_VOCABULARY, tolerance: float = 2.0
     ) -> None:
         self.cases = {case["image"]: case for case in cases}
-        self.output_dir, self.vocabulary, self.tolerance = Path(output_dir), Vocabulary(organs), float(tolerance)
+        self.output_dir, self.vocabulary, self.tolerance = Path(output_dir), vocabulary, float(tolerance)
         self.rows: list[Row] = []
 
     def attach(self, engine: Engine) -> None:
@@ -190,7 +190,7 @@ class OrganScores:
             writer = csv.DictWriter(file, ["cohort", "case", "organ", "status", *METRICS])
             writer.writeheader()
             writer.writerows(self.rows)
-        summary = summarize(self.rows, self.vocabulary.names, self.tolerance)
+        summary = summarize(self.rows, self.vocabulary, self.tolerance)
         (self.output_dir / "scores.json").write_text(json.dumps(summary, indent=2) + "\n")
         print(format_table(summary))
         print(f"scores are in {self.output_dir}")

@@ -135,7 +135,7 @@ def load_segmenter(
                     "are averaged must have one"
                 )
         network = parser.get_parsed_content("network")
-        load_weights(network, path, parser.get("organs"))
+        load_weights(network, path, Vocabulary(parser.get("organs")))
         networks.append(network.eval())
         inferer = parser.get_parsed_content("inferer")
         inferers.append(inferer)

@@ -7,7 +7,7 @@ The config is an overlay on configs/inference.yaml. With it nobody has to rememb
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import nn
 from bundle.configs import run_config
 from bundle.errors import InputError
 from bundle.files import whole_file
-from bundle.organs import Vocabulary
+from bundle.organs import WHOLE_VOCABULARY, Vocabulary
 
 __all__ = ["MODEL_CONFIG", "load_weights", "read_model_config", "record_model"]
 
@@ -25,15 +25,15 @@ __all__ = ["MODEL_CONFIG", "load_weights", "read_model_config", "record_model"]
 MODEL_CONFIG = "model.json"
 
 
-def record_model(directory: str | Path, organs: Sequence[str] | None = None, **values: Any) -> None:
+def record_model(directory: str | Path, vocabulary: Vocabulary, **values: Any) -> None:
     """Write what inference must know of a model into the folder of its weights.
 
     Args:
         directory: folder of the weights.
-        organs: names of the vocabulary: numbers alone do not tell which organ is which.
+        vocabulary: the organs: numbers alone do not tell which organ is which.
         values: further ids of the config.
     """
-    record = {"organs": Vocabulary(organs).names, **values}
+    record = {"organs": vocabulary.names, **values}
     config = run_config()
     if config is not None:  # the network as the config declares it; what is instantiated no longer tells
         network_def = config.get("network_def")
@@ -64,15 +64,14 @@ def read_model_config(weights: str | Path) -> dict[str, Any]:
         ) from None
 
 
-def check_organs(path: Path, config: Mapping[str, Any], organs: Sequence[str] | None) -> None:
+def check_organs(path: Path, config: Mapping[str, Any], vocabulary: Vocabulary) -> None:
     """The organs recorded beside weights are those of this run."""
-    wanted = Vocabulary(organs).names
-    known = config.get("organs", wanted)
-    if known != wanted:
+    known = config.get("organs", vocabulary.names)
+    if known != vocabulary.names:
         raise InputError(f'{path}: the model was trained for the organs {known}; give them as --organs "{known}"')
 
 
-def load_weights(network: nn.Module, path: str | Path, organs: Sequence[str] | None = None) -> None:
+def load_weights(network: nn.Module, path: str | Path, vocabulary: Vocabulary = WHOLE_VOCABULARY) -> None:
     """Load a state dict into the network.
 
     Raises:
@@ -81,7 +80,7 @@ def load_weights(network: nn.Module, path: str | Path, organs: Sequence[str] | N
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: no such weights; train first, or give the path of a checkpoint")
-    check_organs(path, read_model_config(path), organs)
+    check_organs(path, read_model_config(path), vocabulary)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         network.load_state_dict(state.get("model", state))

@@ -23,7 +23,7 @@ from tqdm import tqdm
 from bundle.cohorts.datalists import Case
 from bundle.cohorts.selection import is_full
 from bundle.inference.scaling import resize
-from bundle.organs import Vocabulary
+from bundle.organs import WHOLE_VOCABULARY, Vocabulary
 from bundle.training.patches import Patches, Region, occupied_slices
 
 __all__ = ["Draw", "LabelStore", "PatchDataset", "annotated_channels", "full_indices", "partial_indices"]
@@ -105,7 +105,7 @@ class PatchDataset(PersistentDataset):
         transform: deterministic transforms, then random ones.
         patches: how patches are cut.
         cache_dir: folder of the preprocessed cases.
-        organs: names of the vocabulary.
+        vocabulary: the organs.
         completed: store of completed label maps.
         limit: GB that the preprocessed cases may take there. Cases beyond it are preprocessed whenever they are drawn.
     """
@@ -116,13 +116,12 @@ class PatchDataset(PersistentDataset):
         transform: Any,
         patches: Patches,
         cache_dir: str,
-        organs: Sequence[str] | None = None,
+        vocabulary: Vocabulary = WHOLE_VOCABULARY,
         completed: LabelStore | None = None,
         limit: float | None = None,
     ) -> None:
         super().__init__(data, transform, cache_dir)
-        self.patches, self.organs, self.completed, self.limit = patches, organs, completed, limit
-        self.vocabulary = Vocabulary(organs)
+        self.patches, self.vocabulary, self.completed, self.limit = patches, vocabulary, completed, limit
         steps = [describe(step) for step in self.deterministic_transforms()]
         self.fingerprint = json.dumps([*steps, patches.slice_axis])
         self.open_volumes: dict[int, dict[str, Any]] = {}
@@ -217,7 +216,7 @@ class PatchDataset(PersistentDataset):
         index, seed, scale = draw if isinstance(draw, Draw) else Draw(int(draw), (0, int(draw)))
         case, volume = self.data[index], self.volume(index)
         rng = np.random.default_rng(seed)
-        partial = not is_full(case, self.organs)
+        partial = not is_full(case, self.vocabulary)
         region = self.choose_region(index, partial, rng)
         sample = {
             "image": self.patches.cut(volume["image"], region, self.patches.context),
@@ -260,13 +259,13 @@ class PatchDataset(PersistentDataset):
 
 
 def full_indices(dataset: PatchDataset) -> list[int]:
-    return [index for index, case in enumerate(dataset.data) if is_full(case, dataset.organs)]
+    return [index for index, case in enumerate(dataset.data) if is_full(case, dataset.vocabulary)]
 
 
 def partial_indices(dataset: PatchDataset) -> dict[str, list[int]]:
     """Indices of the partially labelled cases, by cohort."""
     cohorts: dict[str, list[int]] = {}
     for index, case in enumerate(dataset.data):
-        if not is_full(case, dataset.organs):
+        if not is_full(case, dataset.vocabulary):
             cohorts.setdefault(case.get("cohort", ""), []).append(index)
     return cohorts

@@ -13,7 +13,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from bundle.inference.inferers import SlabInferer
-from bundle.organs import Vocabulary
 from bundle.training.batches import MixedBatches
 from bundle.training.losses import PannLoss
 from bundle.training.prior import Prior, expected_proportions
@@ -119,7 +118,7 @@ class PseudoLabelRefresh:
 
     def expect(self, result: Refresh) -> None:
         """Tell the loss what to expect of the mean over cohorts, and the user what is odd about them."""
-        names = Vocabulary(self.loader.dataset.organs).channel_names
+        names = self.loader.dataset.vocabulary.channel_names
         for sentence in doubtful_cohorts(result.given, self.loss.prior.prior.tolist(), names):
             logger.warning(sentence)
         if self.prior is not None:

@@ -190,7 +190,7 @@ def measure_case(case: Case, vocabulary: Vocabulary, footing: Footing) -> Measur
     label = read_label_map(case["label"]) if "label" in case else None
     shape, affine = image_grid(case["image"]) if label is None else (label.voxels.shape, label.affine)
     grid = ScanGrid.spaced(shape, affine, footing.pixdim)
-    full, proportions, cut = is_full(case, vocabulary.names), {}, []
+    full, proportions, cut = is_full(case, vocabulary), {}, []
     if label is not None:
         counts = count_channels(label.voxels, case, grid, footing.patches)[: vocabulary.out_channels]
         # As `estimate_prior` does, ignored voxels of full cases are left out of the whole.

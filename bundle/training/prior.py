@@ -195,7 +195,7 @@ def estimate_prior(dataset: PatchDataset, path: str | Path | None = None) -> Pri
 
     The expectation over all draws is computed, not sampled: a rare organ's q has no sampling noise.
     """
-    vocabulary = Vocabulary(dataset.organs)
+    vocabulary = dataset.vocabulary
     indices = full_indices(dataset)
     if not indices:
         raise InputError("prior: no case has all organs annotated, so organ proportions cannot be estimated")

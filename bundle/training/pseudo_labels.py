@@ -21,7 +21,7 @@ from tqdm import tqdm
 from bundle.cohorts.datalists import Case
 from bundle.errors import InputError
 from bundle.inference.inferers import SlabInferer
-from bundle.organs import BACKGROUND, UNKNOWN, Vocabulary
+from bundle.organs import BACKGROUND, UNKNOWN
 from bundle.training.dataset import PatchDataset, annotated_channels, partial_indices
 from bundle.training.patches import Patches, Region, occupied_slices
 from bundle.training.prior import Expectation, label_proportions, probability_proportions
@@ -275,7 +275,7 @@ def refresh_pseudo_labels(
         confidence: see `Decision`.
         factors: of the channels' probabilities before the decision, by the case's place in the dataset.
     """
-    vocabulary, was_training = Vocabulary(dataset.organs), network.training
+    vocabulary, was_training = dataset.vocabulary, network.training
     cohorts = partial_indices(dataset)
     by_case: dict[int, NDArray[np.float64]] = {}
     marked: dict[str, dict[int, list[float]]] = {cohort: {} for cohort in cohorts}

@@ -56,7 +56,7 @@ class PseudoLabelQuality:
         jobs = [index for indices in self.cohorts.values() for index in indices]
         self.place = {index: place for place, index in enumerate(jobs)}
         cases = [with_truth(dataset.data[index], Path(str(truth_dir))) for index in jobs]
-        self.truth = PatchDataset(cases, dataset.transform, dataset.patches, str(dataset.cache_dir), dataset.organs)
+        self.truth = PatchDataset(cases, dataset.transform, dataset.patches, str(dataset.cache_dir), dataset.vocabulary)
 
     def __call__(self) -> Quality | None:
         """What the store holds now, against the truth; None where the truth is not known."""

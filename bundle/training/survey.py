@@ -114,7 +114,7 @@ def survey_cohorts(cases: Sequence[Case], vocabulary: Vocabulary, footing: Footi
     Raises:
         InputError: when no case is full, or a file cannot be used.
     """
-    if not full_cases(cases, vocabulary.names):
+    if not full_cases(cases, vocabulary):
         names = largest_vocabulary(cases)
         raise InputError(
             "no case has all organs of the vocabulary annotated, so that q cannot be estimated; "

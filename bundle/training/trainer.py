@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from monai.engines import SupervisedTrainer
 from torch import Tensor
 
 from bundle.inference.weights import load_weights
+from bundle.organs import WHOLE_VOCABULARY, Vocabulary
 
 __all__ = ["PannEvents", "PannTrainer", "prepare_partial_batch", "run_warmup"]
 
@@ -46,11 +46,14 @@ class PannTrainer(SupervisedTrainer):
 
 
 def run_warmup(
-    trainer: SupervisedTrainer, iterations: int, checkpoint: str | None = None, organs: Sequence[str] | None = None
+    trainer: SupervisedTrainer,
+    iterations: int,
+    checkpoint: str | None = None,
+    vocabulary: Vocabulary = WHOLE_VOCABULARY,
 ) -> None:
     """Run stage 1; or take its result from a checkpoint; or skip it, for 0 iterations."""
     if checkpoint is not None:
-        load_weights(trainer.network, checkpoint, organs)
+        load_weights(trainer.network, checkpoint, vocabulary)
         logger.info("stage 1 is taken from %s", checkpoint)
     elif iterations > 0:
         trainer.run()

@@ -14,7 +14,7 @@ from monai.transforms import MapTransform, SaveImaged
 from monai.utils import ensure_tuple
 
 from bundle.cohorts.datalists import case_name
-from bundle.organs import UNKNOWN, Vocabulary
+from bundle.organs import UNKNOWN, WHOLE_VOCABULARY, Vocabulary
 from bundle.scans.grids import ScanGrid
 from bundle.scans.reading import Scan, read_label_map, read_scan
 from bundle.scans.writing import write_label_map
@@ -90,7 +90,7 @@ class SaveLabelMapd(SaveImaged):
     Args:
         keys: label maps, 1×X×Y×Z, on the grid of the scan.
         output_dir: folder to write to.
-        organs: names of the vocabulary.
+        vocabulary: the organs.
         postfix: put behind the scan's name.
         image_key: the scan, for its name and affine.
     """
@@ -99,12 +99,12 @@ class SaveLabelMapd(SaveImaged):
         self,
         keys: Any,
         output_dir: str,
-        organs: Sequence[str] | None = None,
+        vocabulary: Vocabulary = WHOLE_VOCABULARY,
         postfix: str = "",
         image_key: str = "image",
     ) -> None:
         super().__init__(keys, output_dir=output_dir, print_log=False)
-        self.output_dir, self.vocabulary, self.postfix = Path(output_dir), Vocabulary(organs), postfix
+        self.output_dir, self.vocabulary, self.postfix = Path(output_dir), vocabulary, postfix
         self.image_key = image_key
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:

@@ -25,7 +25,9 @@ Change = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 def load(data: Path) -> list[dict[str, Any]]:
-    return [case for file in cohort_files([data]) for section in SECTIONS for case in read_cohort(file, None, section)]
+    return [
+        case for file in cohort_files([data]) for section in SECTIONS for case in read_cohort(file, section=section)
+    ]
 
 
 def look(data: Path, **options: Any) -> dict[str, CaseCheck]:

@@ -98,7 +98,7 @@ def test_a_summary_leaves_out_what_does_not_apply_and_counts_it() -> None:
         {"cohort": "t", "case": "a", "organ": "liver", **empty, "status": "absent"},
         {"cohort": "t", "case": "b", "organ": "liver", **empty, "status": "unlabelled"},
     ]
-    summary = summarize(rows, ["spleen", "liver"])
+    summary = summarize(rows, Vocabulary(["spleen", "liver"]))
     assert summary["cases"] == 2
     assert summary["organs"]["spleen"]["dice"] == pytest.approx(0.4)
     assert summary["organs"]["spleen"]["hausdorff"] == pytest.approx(4.0)
@@ -111,7 +111,7 @@ def test_a_summary_leaves_out_what_does_not_apply_and_counts_it() -> None:
 def test_the_handler_writes_what_it_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     label = block((3, 7), (3, 7), (3, 7)).long()[None]
     case = {"image": "x.nii.gz", "case": "x", "cohort": "t", "labelled": ["spleen", "liver"]}
-    handler = OrganScores([case], str(tmp_path), ["spleen", "liver"])
+    handler = OrganScores([case], str(tmp_path), Vocabulary(["spleen", "liver"]))
     image = MetaTensor(torch.zeros(1, 12, 12, 12), meta={"filename_or_obj": "x.nii.gz"})
     truth = MetaTensor(label, affine=torch.diag(torch.tensor([2.0, 2.0, 2.0, 1.0])))
     engine = SimpleNamespace(

@@ -8,6 +8,7 @@ from torch import nn
 
 from bundle.errors import InputError
 from bundle.inference.weights import load_weights, read_model_config, record_model
+from bundle.organs import Vocabulary
 from tests.paths import CONFIGS
 
 
@@ -35,17 +36,17 @@ def test_missing_and_foreign_weights_are_refused(tmp_path: Path) -> None:
 
 def test_weights_of_other_organs_are_refused(tmp_path: Path) -> None:
     torch.save(nn.Linear(3, 2).state_dict(), tmp_path / "model.pt")
-    record_model(tmp_path, ["liver", "spleen"])
-    load_weights(nn.Linear(3, 2), tmp_path / "model.pt", ["liver", "spleen"])
+    record_model(tmp_path, Vocabulary(["liver", "spleen"]))
+    load_weights(nn.Linear(3, 2), tmp_path / "model.pt", Vocabulary(["liver", "spleen"]))
     with pytest.raises(InputError, match=r"trained for the organs \['liver', 'spleen'\]; give them as --organs"):
-        load_weights(nn.Linear(3, 2), tmp_path / "model.pt", ["spleen", "liver"])
+        load_weights(nn.Linear(3, 2), tmp_path / "model.pt", Vocabulary(["spleen", "liver"]))
 
 
 def test_the_record_needs_no_imagenet_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [str(CONFIGS / f"{name}.yaml") for name in ("train", "deeplab_resnet50")]
     command = ["monai", "run", "training", "--config_file", str(files), "--network_def::pretrained", "resnet50.pth"]
     monkeypatch.setattr("sys.argv", command)
-    record_model(tmp_path)
+    record_model(tmp_path, Vocabulary())
     network_def = read_model_config(tmp_path / "model.pt")["network_def"]
     assert network_def["backbone"] == "resnet50"
     assert network_def["pretrained"] is None

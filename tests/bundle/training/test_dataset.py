@@ -159,7 +159,7 @@ def test_a_refresh_shows_at_once(tmp_path: Path) -> None:
 class Cases:
     """Stands in for a dataset: batches need the cases only."""
 
-    organs = None
+    vocabulary = Vocabulary()
 
     def __init__(self, sizes: dict[str, int], full: int) -> None:
         everything = Vocabulary().names

@@ -58,7 +58,7 @@ def training_dataset(data: Path, folder: Path, overlay: Path, organs: list[str] 
     """What `python -m monai.bundle run training` would train on, fold: null."""
     parser = ConfigParser()
     parser.read_config([str(TRAIN), str(overlay)])
-    parser.update({"organs": organs, "cases": load_cases(data, None, organs)})
+    parser.update({"organs": organs, "cases": load_cases(data, None, Vocabulary(organs))})
     parser.update({"cache_dir": str(folder), "output_dir": str(folder)})
     return parser.get_parsed_content("train::dataset")
 

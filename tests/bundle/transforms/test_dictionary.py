@@ -12,7 +12,7 @@ from monai.networks.nets import UNet
 from monai.transforms import Compose, LoadImaged, Orientationd, SaveImaged, Spacingd
 
 from bundle.errors import InputError
-from bundle.organs import UNKNOWN
+from bundle.organs import UNKNOWN, Vocabulary
 from bundle.scans.finding import find_scans
 from bundle.scans.writing import read_label_names
 from bundle.transforms.dictionary import MapLabelValuesd, ReadScand, SaveLabelMapd
@@ -49,7 +49,9 @@ def test_label_maps_are_written_in_the_scan_s_geometry(scan: Path, tmp_path: Pat
     image = ReadScand("image", (1.5, 1.5, 2.0))({"image": find_scans(scan)["ct"]})["image"]
     labels = torch.zeros(1, 20, 24, 18, dtype=torch.uint8)
     labels[0, 3, 4, 5] = 2
-    SaveLabelMapd("pred", str(tmp_path / "out"), ["liver", "spleen"], "_seg")({"image": image, "pred": labels})
+    SaveLabelMapd("pred", str(tmp_path / "out"), Vocabulary(["liver", "spleen"]), "_seg")(
+        {"image": image, "pred": labels}
+    )
     made = nib.load(tmp_path / "out" / "ct_seg.nii.gz")
     np.testing.assert_allclose(made.affine, AFFINE, atol=1e-5)
     assert np.argwhere(np.asanyarray(made.dataobj)).tolist() == [[3, 4, 5]]
