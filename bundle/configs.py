@@ -43,7 +43,8 @@ class RunningConfig:
 
     def __init__(self, resolver: ReferenceResolver) -> None:
         self.resolver = resolver
-        self.raw: dict[str, Any] = resolver.items[""].get_config()
+        found: dict[str, Any] = resolver.items[""].get_config()
+        self.raw = {name: value for name, value in found.items() if name != "_meta_"}  # metadata.json comes along
 
     @classmethod
     def find(cls) -> RunningConfig | None:
@@ -61,19 +62,21 @@ class RunningConfig:
             frame = frame.f_back
         return None
 
-    def effective(self, name: str) -> Any:
-        """What an id stands for, as JSON can hold it: references and expressions are replaced by their values."""
-        return self.plain(self.raw[name], name)
+    def value(self, name: str) -> Any:
+        """What an id stands for, as JSON can hold it."""
+        found = self.resolver.get_resolved_content(name)
+        return found if is_plain(found) else str(found)
 
-    def plain(self, value: Any, name: str) -> Any:
+    def section(self, name: str) -> Any:
+        """An id as it is written, with references and expressions inside replaced by what they stand for."""
+        return self.written(self.raw[name], name)
+
+    def written(self, value: Any, name: str) -> Any:
         if isinstance(value, Mapping):
-            return {key: self.plain(item, f"{name}::{key}") for key, item in value.items()}
+            return {key: self.written(item, f"{name}::{key}") for key, item in value.items()}
         if isinstance(value, list):
-            return [self.plain(item, f"{name}::{place}") for place, item in enumerate(value)]
-        if isinstance(value, str) and value.startswith(("$", "@")):
-            found = self.resolver.get_resolved_content(name)
-            return found if is_plain(found) else str(found)
-        return value
+            return [self.written(item, f"{name}::{place}") for place, item in enumerate(value)]
+        return self.value(name) if isinstance(value, str) and value.startswith(("$", "@")) else value
 
     def references(self) -> set[str]:
         """The top-level ids that something in the config refers to."""
@@ -134,7 +137,7 @@ def check_values(strict: bool = True) -> None:
             raise InputError(f'--{name}: nothing in the config uses a value "{name}"; {hint}')
     for value in VALUES:
         if value.name in config.raw:
-            value.check(config.effective(value.name))
+            value.check(config.value(value.name))
 
 
 def write_config(path: str | Path) -> None:
@@ -143,7 +146,7 @@ def write_config(path: str | Path) -> None:
     if config is None:
         return
     record = {
-        "values": {value.name: config.effective(value.name) for value in VALUES if value.name in config.raw},
+        "values": {value.name: config.value(value.name) for value in VALUES if value.name in config.raw},
         "versions": {name: installed(name) for name in VERSIONS},
         "config": config.raw,
     }

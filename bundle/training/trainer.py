@@ -20,7 +20,7 @@ from bundle.training.losses import Objective, PannLoss
 from bundle.training.prior import doubt_shares
 from bundle.training.pseudo_labels import PseudoLabeler, Refresh
 
-__all__ = ["PannEvents", "PannTrainer", "prepare_partial_batch", "run_warmup"]
+__all__ = ["PannEvents", "PannTrainer", "prepare_partial_batch", "run_stage"]
 
 logger = logging.getLogger(__name__)
 
@@ -174,15 +174,22 @@ class PannTrainer(SupervisedTrainer):
                 logger.warning(sentence)
 
 
-def run_warmup(
+def run_stage(
     trainer: SupervisedTrainer,
     iterations: int,
     checkpoint: str | None = None,
     vocabulary: Vocabulary = WHOLE_VOCABULARY,
 ) -> None:
-    """Run stage 1; or take its result from a checkpoint; or skip it, for 0 iterations."""
+    """Run a stage; or take its result from a checkpoint; or skip it, for 0 iterations.
+
+    Args:
+        trainer: of the stage.
+        iterations: as planned; 0 skips the stage.
+        checkpoint: weights that replace the stage.
+        vocabulary: the organs that these weights must have been trained for.
+    """
     if checkpoint is not None:
         load_weights(trainer.network, checkpoint, vocabulary)
-        logger.info("stage 1 is taken from %s", checkpoint)
+        logger.info("the stage is replaced by %s", checkpoint)
     elif iterations > 0:
         trainer.run()
