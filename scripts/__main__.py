@@ -11,7 +11,8 @@ from typing import Any
 
 import fire
 
-from bundle.errors import InputError
+from bundle.errors import EXIT_CODE, InputError, find_input_error
+from bundle.processes import patient_threads
 
 INTERRUPTED = 130  # what shells report for Ctrl-C
 COMMANDS = {  # where each command lives; only the one that is asked for is imported
@@ -47,6 +48,22 @@ def check_options(command: Any, arguments: list[str]) -> None:
 
 
 def main() -> None:
+    """Run the command; a mistake of the user ends with one sentence and exit code 2, Ctrl-C with one word."""
+    patient_threads()  # before a command loads torch
+    try:
+        run_command()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    except Exception as error:
+        found = find_input_error(error)  # MONAI's config parser wraps what its targets raise
+        if found is None:
+            raise
+        print(f"error: {found}", file=sys.stderr)
+        sys.exit(EXIT_CODE)
+
+
+def run_command() -> None:
     name = "".join(sys.argv[1:2])
     if name and not name.startswith("-") and name not in COMMANDS:
         close = difflib.get_close_matches(name, COMMANDS, n=1)
@@ -55,11 +72,7 @@ def main() -> None:
     for name, command in load_commands(sys.argv[1:2]).items():
         if [name] == sys.argv[1:2] and not inspect.isclass(command):
             check_options(command, sys.argv[2:])
-    try:
-        fire.Fire(load_commands(sys.argv[1:2]), name="python -m scripts")
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+    fire.Fire(load_commands(sys.argv[1:2]), name="python -m scripts")
 
 
 if __name__ == "__main__":

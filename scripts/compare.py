@@ -25,7 +25,7 @@ from bundle.cohorts.selection import SUPERVISIONS, evaluation_cases
 from bundle.errors import InputError
 from bundle.evaluation.scores import read_scores
 from bundle.evaluation.statistics import write_table
-from bundle.files import whole_file
+from bundle.files import write_json, write_text
 from bundle.organs import Vocabulary
 from bundle.reports.comparison import write_comparison
 from scripts.common import check_writable
@@ -192,8 +192,7 @@ def phantoms_in(folder: Path, **options: Any) -> Path:
     wanted = json.dumps(options, sort_keys=True)
     if not record.is_file() or record.read_text() != wanted:
         make_phantoms(str(folder), **options)
-        with whole_file(record) as unfinished:
-            unfinished.write_text(wanted)
+        write_text(record, wanted)
     return folder
 
 
@@ -373,6 +372,5 @@ def compare(config: str = "configs/compare_small.yaml", output: str | None = Non
     run_all_within(runs, plan.cores, plan.threads, plan.memory)
     write_table(folder / "scores.csv", collect_rows(planner))
     facts = facts_of(plan, runs, path, time.time() - started)
-    with whole_file(folder / "comparison.json") as unfinished:
-        unfinished.write_text(json.dumps(describe(plan, planner, facts), indent=2, default=str) + "\n")
+    write_json(folder / "comparison.json", describe(plan, planner, facts), default=str)
     print(f"the report is {write_comparison(folder)}")

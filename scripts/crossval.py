@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
-import json
 import os
 import re
 import statistics
@@ -25,7 +23,7 @@ from bundle.cohorts.selection import training_cases, validation_cases
 from bundle.configs import check_options, run_config
 from bundle.errors import InputError
 from bundle.evaluation.scores import METRICS, Row, format_table, read_scores, score_case, summarize
-from bundle.files import whole_file
+from bundle.files import digest_files, whole_file, write_json
 from bundle.organs import Vocabulary
 from bundle.scans.finding import find_scans
 from bundle.scans.reading import read_label_map
@@ -171,7 +169,7 @@ class Plan:
         folder = self.scores(fold)
         made = {"section": "fold", "checkpoint": self.weights(fold), "output_dir": folder}
         command = bundle_command("evaluating", self.scoring_configs, **self.values, **self.common(fold), **made)
-        settings = {"evaluate": digest([EVALUATE]), "values": self.values}
+        settings = {"evaluate": digest_files([EVALUATE]), "values": self.values}
         return Run(f"scores of fold {fold}", folder, (command,), settings, (self.folder(fold),))
 
     def runs(self, folds: Folds) -> list[Run]:
@@ -183,9 +181,9 @@ class Plan:
         """What weights depend on."""
         cohorts = find_cohorts(self.dataset_dir, self.config["cohorts"])
         return {
-            "configs": digest([TRAIN, *self.overlays]),
+            "configs": digest_files([TRAIN, *self.overlays]),
             "values": self.training_values,
-            "cohorts": {str(path): digest([path]) for path in cohorts},
+            "cohorts": {str(path): digest_files([path]) for path in cohorts},
         }
 
     @cached_property
@@ -232,11 +230,6 @@ class Plan:
     @property
     def checks(self) -> Path:
         return self.output / "cache" / "checks.json"
-
-
-def digest(paths: Sequence[str | Path]) -> str:
-    """What tells whether the text of files is still the same."""
-    return hashlib.sha256(b"\0".join(Path(path).read_bytes() for path in paths)).hexdigest()[:16]
 
 
 # --- Scores of the folds ---------------------------------------------------------------------------------------------
@@ -288,8 +281,7 @@ def write_scores(folder: Path, rows: Sequence[Row], summary: Mapping[str, Any]) 
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    with whole_file(folder / "scores.json") as unfinished:
-        unfinished.write_text(json.dumps(summary, indent=2) + "\n")
+    write_json(folder / "scores.json", summary)
 
 
 # --- Scans nobody trained on -----------------------------------------------------------------------------------------

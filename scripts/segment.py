@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,6 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 from bundle.errors import EXIT_CODE, InputError, find_input_error
+from bundle.files import fingerprint_files, remove_unfinished
 from bundle.inference.inferers import SlabInferer, ViewInferer
 from bundle.inference.segmenters import Segmenter, check_device, load_segmenter, set_threads, weight_files
 from bundle.inference.weights import MODEL_CONFIG
@@ -82,7 +81,7 @@ def segment(
     weights = weight_files(model)
     configs = [path.with_name(MODEL_CONFIG) for path in weights if path.with_name(MODEL_CONFIG).is_file()]
     settings: Settings = {
-        "model": fingerprint([*weights, *configs, *listed(overlays)]),
+        "model": fingerprint_files([*weights, *configs, *listed(overlays)]),
         "organs": wanted_organs(segmenter, organs),
         "clean": clean,
         "dicom_seg": dicom_seg,
@@ -127,20 +126,6 @@ def wanted_organs(segmenter: Segmenter, organs: str | Sequence[str] | None) -> l
     return names
 
 
-def fingerprint(paths: Sequence[str | Path]) -> str:
-    """What tells whether files are still the same."""
-    facts = [(os.path.abspath(path), os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-
-
-def remove_unfinished(folder: Path) -> None:
-    """Remove what a killed run left under hidden names."""
-    for path in folder.glob(".unfinished-*"):
-        process = path.name.split("-")[1]
-        if not Path("/proc", process).exists():
-            path.unlink(missing_ok=True)
-
-
 def show_progress(inferer: SlabInferer, text: str) -> None:
     for one in [inferer, *(inferer.views if isinstance(inferer, ViewInferer) else [])]:
         one.progress = text
@@ -177,7 +162,7 @@ class Case:
 
     def record(self) -> Settings:
         """What a finished case was made from and how; the JSON with it is written last."""
-        return {"scan": fingerprint(self.source.series or [self.source.path]), **self.settings}
+        return {"scan": fingerprint_files(self.source.series or [self.source.path]), **self.settings}
 
     def finished(self) -> bool:
         files = [self.label_map, self.beside(".json"), *([self.beside(".png")] if self.preview else [])]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,10 +13,11 @@ from monai.bundle import ConfigParser
 
 from bundle.cohorts.phantoms import make_phantoms
 from bundle.training.dataset import Draw, PatchDataset
+from scripts.runs import ROOT
 
 __all__ = ["run"]
 
-CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+CONFIGS = ROOT / "configs"
 
 
 def parse(folder: str, view: str, size: Sequence[int], backbone: str) -> ConfigParser:
