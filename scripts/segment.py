@@ -27,7 +27,9 @@ from bundle.scans.volumes import measure_volumes, write_volumes
 from bundle.scans.writing import write_color_table, write_label_map
 from scripts.common import check_writable, listed
 
-MODEL = Path(__file__).resolve().parent.parent / "models" / "model.pt"
+ROOT = Path(__file__).resolve().parent.parent
+MODEL = ROOT / "models" / "model.pt"
+METADATA = ROOT / "configs" / "metadata.json"
 NIFTI = (".nii.gz", ".nii")
 INTERRUPTED = 130  # what shells report for Ctrl-C
 Settings = dict[str, Any]
@@ -141,6 +143,10 @@ def remove_unfinished(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def bundle_version() -> str:
+    return str(json.loads(METADATA.read_text())["version"])
+
+
 def show_progress(inferer: SlabInferer, text: str) -> None:
     for one in [inferer, *(inferer.views if isinstance(inferer, ViewInferer) else [])]:
         one.progress = text
@@ -204,7 +210,7 @@ class Case:
             if self.preview:
                 write_preview(self.beside(".png"), scan.voxels, labels, affine, vocabulary)
             if as_dicom:
-                write_dicom_seg(self.beside(".seg.dcm"), scan, labels, vocabulary)
+                write_dicom_seg(self.beside(".seg.dcm"), scan, labels, vocabulary, bundle_version())
         volumes = measure_volumes(labels, affine, vocabulary)
         write_volumes(self.beside(".json"), self.source.path, volumes, {"settings": record})
 
