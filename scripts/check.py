@@ -8,11 +8,10 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from bundle.checks.cases import examine_cases
 from bundle.checks.results import CaseCheck, as_json
-from bundle.cohorts.datalists import SECTIONS, cohort_files, load_cases
+from bundle.cohorts.datalists import SECTIONS, Case, cohort_files, load_cases
 from bundle.errors import EXIT_CODE, InputError
 from bundle.files import whole_file
 from bundle.organs import Vocabulary
@@ -60,7 +59,7 @@ def check(
         sys.exit(STRICT_CODE)
 
 
-def load_all(datasets: Sequence[str], vocabulary: Vocabulary) -> list[dict[str, Any]]:
+def load_all(datasets: Sequence[str], vocabulary: Vocabulary) -> list[Case]:
     files = [str(file) for file in cohort_files(datasets)]
     cases = [case for section in SECTIONS for case in load_cases(".", files, vocabulary, section)]
     if not cases:
@@ -68,7 +67,7 @@ def load_all(datasets: Sequence[str], vocabulary: Vocabulary) -> list[dict[str, 
     return cases
 
 
-def describe_label_sets(cases: Sequence[dict[str, Any]]) -> dict[str, str]:
+def describe_label_sets(cases: Sequence[Case]) -> dict[str, str]:
     """The most frequent label set of each cohort, in words."""
     found: dict[str, Counter[str]] = {}
     for case in cases:

@@ -26,7 +26,9 @@ from bundle.scans.volumes import measure_volumes, write_volumes
 from bundle.scans.writing import write_color_table, write_label_map
 from scripts.common import check_writable, listed
 
-MODEL = Path(__file__).resolve().parent.parent / "models" / "model.pt"
+ROOT = Path(__file__).resolve().parent.parent
+MODEL = ROOT / "models" / "model.pt"
+METADATA = ROOT / "configs" / "metadata.json"
 NIFTI = (".nii.gz", ".nii")
 INTERRUPTED = 130  # what shells report for Ctrl-C
 Settings = dict[str, Any]
@@ -126,6 +128,10 @@ def wanted_organs(segmenter: Segmenter, organs: str | Sequence[str] | None) -> l
     return names
 
 
+def bundle_version() -> str:
+    return str(json.loads(METADATA.read_text())["version"])
+
+
 def show_progress(inferer: SlabInferer, text: str) -> None:
     for one in [inferer, *(inferer.views if isinstance(inferer, ViewInferer) else [])]:
         one.progress = text
@@ -189,7 +195,7 @@ class Case:
             if self.preview:
                 write_preview(self.beside(".png"), scan.voxels, labels, affine, vocabulary)
             if as_dicom:
-                write_dicom_seg(self.beside(".seg.dcm"), scan, labels, vocabulary)
+                write_dicom_seg(self.beside(".seg.dcm"), scan, labels, vocabulary, bundle_version())
         volumes = measure_volumes(labels, affine, vocabulary)
         write_volumes(self.beside(".json"), self.source.path, volumes, {"settings": record})
 

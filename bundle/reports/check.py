@@ -15,11 +15,11 @@ from matplotlib.image import imsave
 from numpy.typing import NDArray
 
 from bundle.checks.results import CaseCheck
-from bundle.checks.rules import Counts
 from bundle.files import whole_file
 from bundle.organs import ORGANS, Vocabulary
 from bundle.reports.slices import WINDOW, Panel, cut_panels
 from bundle.scans.reading import Scan
+from bundle.scans.volumes import SliceCounts
 
 __all__ = ["cohort_table", "draw_thumbnail", "write_check_page"]
 
@@ -50,7 +50,7 @@ th, td { padding: .3em .9em; text-align: left; border-bottom: 1px solid #e6eaf0;
 
 # --- Thumbnails ------------------------------------------------------------------------------------------------------
 def draw_thumbnail(
-    image: Scan, labels: NDArray[np.uint8] | None, counts: Counts | None, vocabulary: Vocabulary
+    image: Scan, labels: NDArray[np.uint8] | None, counts: SliceCounts | None, vocabulary: Vocabulary
 ) -> bytes:
     """The axial and the coronal slice with the most organs, contours in their colours, as a PNG."""
     if labels is None or counts is None:
