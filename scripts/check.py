@@ -8,15 +8,16 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bundle.checks.cases import examine_cases
-from bundle.checks.results import CaseCheck, as_json
-from bundle.cohorts.datalists import SECTIONS, Case, cohort_files, load_cases
 from bundle.errors import EXIT_CODE, InputError
 from bundle.files import whole_file
 from bundle.organs import Vocabulary
-from bundle.reports.check import cohort_table, draw_thumbnail, write_check_page
 from scripts.common import check_writable, print_table
+
+if TYPE_CHECKING:  # else imported where they are used: the help needs none of these
+    from bundle.checks.results import CaseCheck
+    from bundle.cohorts.datalists import Case
 
 STRICT_CODE = 1
 
@@ -39,6 +40,10 @@ def check(
         strict: let warnings count.
         workers: processes; all cores if not given.
     """
+    from bundle.checks.cases import examine_cases
+    from bundle.checks.results import as_json
+    from bundle.reports.check import draw_thumbnail, write_check_page
+
     folder = Path(str(output))
     check_writable(folder)
     vocabulary = Vocabulary(organs)
@@ -60,6 +65,8 @@ def check(
 
 
 def load_all(datasets: Sequence[str], vocabulary: Vocabulary) -> list[Case]:
+    from bundle.cohorts.datalists import SECTIONS, cohort_files, load_cases
+
     files = [str(file) for file in cohort_files(datasets)]
     cases = [case for section in SECTIONS for case in load_cases(".", files, vocabulary, section)]
     if not cases:
@@ -84,6 +91,8 @@ def counted(number: int, noun: str) -> str:
 
 
 def print_report(checks: Sequence[CaseCheck], label_sets: dict[str, str]) -> None:
+    from bundle.reports.check import cohort_table
+
     print_table(cohort_table(checks, label_sets))
     for kind in ("errors", "warnings"):
         for one in checks:

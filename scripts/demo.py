@@ -10,18 +10,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bundle.cohorts.phantoms import GRID, make_phantoms
 from bundle.errors import InputError
-from bundle.evaluation.scores import read_scores
-from bundle.organs import Vocabulary
-from bundle.reports.demo import plot_before_after, plot_losses, plot_proportions, score_table
-from bundle.reports.pages import Page
-from bundle.reports.slices import plot_slices
-from bundle.training.history import read_history
-from bundle.training.prior import Prior
+from scripts.phantom import GRID
 from scripts.runs import ROOT, bundle_command
 
-TRAIN, EVALUATE, OVERLAY = (str(ROOT / "configs" / f"{name}.yaml") for name in ("train", "evaluate", "demo"))
+TRAIN, EVALUATE, OVERLAY = (str(ROOT / "configs" / f"{name}.yaml") for name in ("train", "evaluate", "overlays/demo"))
 MARKER = ".demo"
 STAGES = {"stage 1": "warmup", "stage 2": "model"}  # what the report calls a model, and its checkpoint
 
@@ -55,6 +48,8 @@ def demo(
         test: cases held out for the scores.
         grid: voxels of a scan.
     """
+    from bundle.cohorts.phantoms import make_phantoms  # here: the help does not need it
+
     started, folder = time.time(), empty_folder(Path(output).resolve())
     data = make_phantoms(str(folder / "data"), seed, full, partial, test, grid)
     extra = [str(Path(overlay).resolve()) for overlay in ([overlays] if isinstance(overlays, str) else overlays)]
@@ -85,6 +80,15 @@ def empty_folder(folder: Path) -> Path:
 
 def write_report(folder: Path, supervision: str, seconds: float) -> Path:
     """`report.html` of a demo that has run in ``folder``."""
+    # Imported here: the help needs none of these.
+    from bundle.evaluation.scores import read_scores
+    from bundle.organs import Vocabulary
+    from bundle.reports.demo import plot_before_after, plot_losses, plot_proportions, score_table
+    from bundle.reports.pages import Page
+    from bundle.reports.slices import plot_slices
+    from bundle.training.history import read_history
+    from bundle.training.prior import Prior
+
     history, prior = read_history(folder / "eval" / "history.jsonl"), Prior.load(folder / "eval" / "prior.json")
     rows, after = read_scores(folder / "model")
     _, before = read_scores(folder / "warmup")

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bundle.cohorts.datalists import read_cohort, read_datalist
-from bundle.cohorts.selection import deal_folds, is_full
 from bundle.errors import InputError
 from bundle.files import write_json
 from bundle.organs import Vocabulary
 from scripts.common import check_numbers
+
+__all__ = ["folds"]
 
 
 def folds(dataset: str, folds: int = 5, seed: int = 0, organs: str | Sequence[str] | None = None) -> None:
@@ -25,6 +25,10 @@ def folds(dataset: str, folds: int = 5, seed: int = 0, organs: str | Sequence[st
         seed: another one deals them out in another way.
         organs: the vocabulary, for instance liver,spleen; all organs if not given.
     """
+    # Imported here: the help needs none of these.
+    from bundle.cohorts.datalists import read_cohort, read_datalist
+    from bundle.cohorts.selection import deal_folds, is_full
+
     path = Path(str(dataset))
     path = path / "dataset.json" if path.is_dir() else path
     vocabulary = Vocabulary(organs)

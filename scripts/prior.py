@@ -5,22 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from monai.bundle import ConfigParser
-
-from bundle.cohorts.datalists import Case, cohort_files, load_cases
 from bundle.errors import InputError
 from bundle.files import whole_file
 from bundle.organs import Vocabulary
-from bundle.reports.pages import Page
-from bundle.reports.prior import plot_prior
-from bundle.training.measuring import Footing
-from bundle.training.patches import Patches
-from bundle.training.survey import Cohort, Survey, survey_cohorts
 from scripts.common import check_writable, listed, print_table
+from scripts.configs import TRAIN, config_values
 
-TRAIN = Path(__file__).resolve().parent.parent / "configs" / "train.yaml"
+if TYPE_CHECKING:  # else imported where they are used: the help needs none of these
+    from bundle.cohorts.datalists import Case
+    from bundle.training.measuring import Footing
+    from bundle.training.survey import Cohort, Survey
+
 Rows = list[list[str]]
 
 
@@ -41,6 +38,8 @@ def prior(
         overlays: config files on configs/train.yaml.
         output: folder for prior.json, cohorts.json, prior.png and prior.html.
     """
+    from bundle.training.survey import survey_cohorts
+
     folder = Path(str(output))
     check_writable(folder)
     footing, configured = read_footing([str(overlay) for overlay in listed(overlays)])
@@ -53,26 +52,23 @@ def prior(
 
 def read_footing(overlays: Sequence[str]) -> tuple[Footing, Any]:
     """How training looks at scans, and its vocabulary."""
-    for overlay in overlays:
-        if not Path(overlay).is_file():
-            raise InputError(f"{overlay}: no such config; give the path of an overlay")
-    parser, config = ConfigParser(), " + ".join([TRAIN.name, *overlays])
-    try:
-        parser.read_config([str(TRAIN), *overlays])
-        names = ("patch_size", "patch_margin", "pixdim", "organs", "empty_rate")
-        size, margin, pixdim, organs, empty_rate = (parser.get_parsed_content(name) for name in names)
-    except Exception as error:  # YAML, JSON and MONAI's parser raise a dozen kinds
-        reason = " ".join(str(error).split())
-        raise InputError(f"{config}: cannot be read as a config ({reason}); mend the overlay") from None
+    from bundle.training.measuring import Footing
+    from bundle.training.patches import Patches
+
+    names = ("patch_size", "patch_margin", "pixdim", "organs", "empty_rate")
+    size, margin, pixdim, organs, empty_rate = config_values(names, [TRAIN, *overlays]).values()
     if empty_rate != 1:
         print(f"note: q is shown over all slices; training with empty_rate {empty_rate} weights them by what they show")
     for name, numbers in (("patch_size", size), ("pixdim", pixdim)):
         if not isinstance(numbers, list | tuple) or len(numbers) != 3:
+            config = " + ".join([TRAIN.name, *overlays])
             raise InputError(f"{config}: {name}: expected three numbers, found {numbers}")
     return Footing(Patches(size, margin), tuple(float(step) for step in pixdim)), organs
 
 
 def read_cases(datasets: Sequence[str], vocabulary: Vocabulary) -> list[Case]:
+    from bundle.cohorts.datalists import cohort_files, load_cases
+
     cases = load_cases(".", [str(file) for file in cohort_files(datasets)], vocabulary)
     if not cases:
         raise InputError(f'{", ".join(datasets)}: no case in the section "training"; give cohorts to train on')
@@ -123,6 +119,9 @@ def print_survey(survey: Survey, folder: Path) -> None:
 
 def write_page(survey: Survey, vocabulary: Vocabulary, folder: Path) -> None:
     """`prior.html`, and its figure as `prior.png`."""
+    from bundle.reports.pages import Page
+    from bundle.reports.prior import plot_prior
+
     figure = plot_prior(survey.prior, {cohort.name: cohort.given for cohort in survey.partial}, vocabulary)
     with whole_file(folder / "prior.png") as unfinished:
         figure.savefig(unfinished, dpi=110)

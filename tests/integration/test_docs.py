@@ -27,7 +27,7 @@ SMALLER = {  # how a command begins, and what makes it quick
     "python -m monai.bundle run --config_file": "",  # models/model.json tells what the model is
     "python -m scripts compare": "",
     "python -m scripts crossval": (
-        '--set "warmup_iterations=2,train_iterations=2,network_def::channels=[4,8],network_def::strides=[2]"'
+        '--values "warmup_iterations=2,train_iterations=2,network_def::channels=[4,8],network_def::strides=[2]"'
     ),
     "python -m scripts prepare": "--workers 1",
     "python -m scripts check": "--workers 1",

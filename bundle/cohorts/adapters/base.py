@@ -131,7 +131,7 @@ class Adapter(ABC):
         if not any(case.labels for case in found):
             raise InputError(
                 f"{source}: expected the official download of {self.title} with {self.layout}, found no labelled case"
-                f"; unpack it there, get it at {self.url}, or choose another NAME (`prepare --list`)"
+                f"; unpack it there, get it at {self.url}, or choose another NAME (`prepare --datasets`)"
             )
         for one, other in pairwise(found):
             if one.name == other.name:
