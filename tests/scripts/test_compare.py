@@ -183,7 +183,7 @@ def test_a_killed_comparison_goes_on_and_ends_in_a_report(run_command: RunComman
     done = run_command("-m", "scripts", "compare", "--config", plan, "--output", folder)
     assert done.returncode == 0, done.stderr[-3000:]
     assert all(path.stat().st_mtime_ns == when for path, when in finished.items())  # kept
-    rows = read_table(folder / "scores.csv")
+    rows = read_table(folder / "scores.csv").to_dict("records")
     methods = yaml.safe_load(plan.read_text())["methods"]
     assert {row["method"] for row in rows} >= set(methods)
     assert len({row["case"] for row in rows}) == 2

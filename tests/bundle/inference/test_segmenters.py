@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import nibabel as nib
 import numpy as np
@@ -11,8 +12,16 @@ from monai.networks.nets import UNet
 
 from bundle.errors import InputError
 from bundle.inference.inferers import ViewInferer
-from bundle.inference.segmenters import keep_largest_parts, keep_organs, load_segmenter, set_threads, weight_files
+from bundle.inference.segmenters import (
+    Segmenter,
+    keep_largest_parts,
+    keep_organs,
+    load_segmenter,
+    set_threads,
+    weight_files,
+)
 from bundle.organs import Vocabulary
+from tests.paths import CONFIGS
 
 NETWORK = {"_target_": "UNet", "spatial_dims": 3, "in_channels": 1, "out_channels": "@out_channels",
            "channels": [4, 8], "strides": [2]}  # fmt: skip
