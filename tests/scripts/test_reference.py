@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bundle import configs
+from bundle.values import VALUES
 from scripts import reference
 from tests.paths import ROOT
 
 
 @dataclass(frozen=True)
 class StandIn:
-    """What an entry of `bundle.configs.VALUES` has."""
+    """What an entry of `bundle.values.VALUES` has."""
 
     name: str
     kind: str = "number"
@@ -77,12 +77,12 @@ def test_the_committed_page_is_what_the_generator_writes(name: str) -> None:
 
 
 def test_every_plain_value_of_the_configs_is_described() -> None:
-    assert reference.undescribed_values(configs.VALUES) == []
+    assert reference.undescribed_values(VALUES) == []
 
 
 def test_every_description_is_of_a_value_that_there_is() -> None:
-    assert reference.unused_descriptions(configs.VALUES) == []
-    names = [value.name for value in configs.VALUES]
+    assert reference.unused_descriptions(VALUES) == []
+    names = [value.name for value in VALUES]
     assert len(names) == len(set(names))
 
 
