@@ -25,7 +25,7 @@ from bundle.checks.copies import find_copies
 from bundle.checks.results import CaseCheck, read_memory, write_memory
 from bundle.checks.rules import HISTOGRAM, NO_HU, Counts, Finding, odd_grid, odd_header, odd_values, odd_volumes
 from bundle.cohorts.datalists import SECTIONS, Case, load_cases
-from bundle.cohorts.labels import channels_of
+from bundle.cohorts.labels import LabelValues
 from bundle.errors import InputError
 from bundle.organs import WHOLE_VOCABULARY, Vocabulary
 from bundle.processes import run_all
@@ -190,7 +190,7 @@ def read_labels(case: Case, image: Scan) -> NDArray[np.uint8]:
     """The label map in channels of the vocabulary, on the image's grid; what is unknown or ignored is 0."""
     label = read_label_map(case["label"])
     check_grid(image, label)
-    return channels_of(label.voxels, case)
+    return LabelValues.of(case).channels(label.voxels)
 
 
 def examine_labels(

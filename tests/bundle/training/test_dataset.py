@@ -16,7 +16,7 @@ from bundle.training.batches import MixedBatches
 from bundle.training.dataset import Draw, PatchDataset, describe
 from bundle.training.patches import Patches
 from bundle.training.pseudo_labels import PseudoLabels
-from bundle.transforms.dictionary import LoadScand, MapLabelValuesd
+from bundle.transforms.dictionary import LoadOnOwnGridd, MapLabelValuesd
 
 
 # --- Patches ---------------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def make_case(folder: Path, name: str, cohort: str, labelled: list[str] | None =
 
 def make_dataset(folder: Path, cases: list[dict[str, Any]], patches: Patches, random: Any = None, **more: Any) -> Any:
     steps = [
-        LoadScand(keys=["image", "label"], allow_missing_keys=True),
+        LoadOnOwnGridd(keys=["image", "label"], allow_missing_keys=True),
         MapLabelValuesd(),
         ClassesToIndicesd(keys="label", num_classes=14),
         *(random or []),

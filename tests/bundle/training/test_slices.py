@@ -19,7 +19,7 @@ from bundle.training.dataset import Draw, PatchDataset
 from bundle.training.patches import Patches
 from bundle.training.prior import estimate_prior
 from bundle.training.pseudo_labels import PseudoLabels, complete_case, refresh_pseudo_labels
-from bundle.transforms.dictionary import LoadScand, MapLabelValuesd
+from bundle.transforms.dictionary import LoadOnOwnGridd, MapLabelValuesd
 
 SHAPE = (8, 10, 6)
 VIEWS = {"axial": (8, 10, 1), "coronal": (8, 1, 6), "sagittal": (1, 10, 6)}
@@ -44,7 +44,7 @@ def make_case(folder: Path, name: str = "a", full: bool = True) -> dict[str, Any
     }
 
 
-class CountedLoad(LoadScand):
+class CountedLoad(LoadOnOwnGridd):
     """Counts how often a file is read."""
 
     calls: ClassVar[Counter[str]] = Counter()
