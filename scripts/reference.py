@@ -214,7 +214,8 @@ def config_page(values: Sequence[Value]) -> str:
         parts.append(table(head, value_rows(config, values)))
     parts.append("## Overlays")
     for path in sorted((CONFIGS / "overlays").glob("*.yaml")):
-        parts += [f"### configs/overlays/{path.name}", opening(path), table(["id", "value"], overlay_rows(path))]
+        rows = overlay_rows(read_config(path), {value.name: value.about for value in values if value.name not in train})
+        parts += [f"### configs/overlays/{path.name}", opening(path), table(["id", "value", "what"], rows)]
     return page("Config values", parts)
 
 
@@ -255,9 +256,14 @@ def in_yaml(value: Any) -> str:
     return text.strip().removesuffix("...").strip()
 
 
-def overlay_rows(path: Path) -> list[list[str]]:
-    """What an overlay sets; of something that is built, the class."""
-    return [[f"`{name}`", f"`{built_or_plain(value)}`"] for name, value in read_config(path).items()]
+def overlay_rows(overlay: Config, about: Mapping[str, str]) -> list[list[str]]:
+    """What an overlay sets; of something that is built, the class.
+
+    Args:
+        overlay: its ids and their values.
+        about: what ids mean that only overlays have.
+    """
+    return [[f"`{name}`", f"`{built_or_plain(value)}`", about.get(name, "")] for name, value in overlay.items()]
 
 
 def built_or_plain(value: Any) -> str:
@@ -281,7 +287,7 @@ def sections_of(path: Path) -> dict[str, str]:
 
 
 def opening(path: Path) -> str:
-    """The comment that a config begins with; a command in it stands in a line of its own."""
+    """The sentences that a config begins with; a command among them stands in a line of its own."""
     parts = [""]
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#") or line.startswith("# ---"):
@@ -291,6 +297,8 @@ def opening(path: Path) -> str:
             parts += [f"`{text}`", ""]
         else:
             parts[-1] += f" {text}"
+    if "." in parts[-1]:
+        parts[-1] = parts[-1][: parts[-1].rindex(".") + 1]  # the heading of the values that follow is no sentence
     return "\n\n".join(part if part.startswith("`") else paragraph(part) for part in parts if part)
 
 

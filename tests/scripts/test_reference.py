@@ -163,6 +163,14 @@ def test_an_overlay_shows_what_it_sets(config_folder: Path) -> None:
     assert [row for row in [*rows, "| `augmentation` | `RandFlipd` |"] if row not in section] == []
 
 
+def test_an_id_that_only_an_overlay_has_is_explained_there(config_folder: Path) -> None:
+    (config_folder / "overlays" / "small.yaml").write_text("# Smaller.\n# Section 1: slices\nview: axial\nseed: 3\n")
+    text = reference.config_page([StandIn("view", about="Which slices."), StandIn("seed", about="Of every draw.")])
+    _, _, section = text.partition("### configs/overlays/small.yaml")
+    assert section.startswith("\n\nSmaller.\n\n|")
+    assert "| `view` | `axial` | Which slices. |\n| `seed` | `3` |  |" in section
+
+
 def test_commands_in_the_opening_of_a_config_stand_alone(config_folder: Path) -> None:
     assert reference.opening(config_folder / "train.yaml") == "Train.\n\n`python -m monai.bundle run training`"
 
