@@ -37,7 +37,7 @@ __all__ = [
 
 COLUMNS = ("network", "selection", "method", "replicate", *SCORE_COLUMNS)
 
-CASE = ("cohort", "case")  # what tells cases apart
+CASE = ("cohort", "case")  # together they name one case
 
 HIGHER_IS_BETTER = ("dice", "surface_dice")
 
@@ -106,6 +106,14 @@ def organ_values(scores: pd.DataFrame, method: str, organ: str, metric: str = "d
         method: which method.
         organ: its name.
         metric: which score.
+
+    Example:
+        >>> scores = pd.DataFrame({
+        ...     "method": "pann", "cohort": "test", "case": ["a", "a", "b"], "organ": ["liver", "liver", "spleen"],
+        ...     "dice": [0.5, 1.0, 0.25],
+        ... })
+        >>> organ_values(scores, "pann", "liver").to_dict()
+        {('test', 'a'): 0.75}
     """
     return group_means(scores[(scores["method"] == method) & (scores["organ"] == organ)], CASE, metric)
 
@@ -198,6 +206,15 @@ def compare_methods(
 
     Raises:
         InputError: when two methods have no case in common.
+
+    Example:
+        >>> scores = pd.DataFrame({
+        ...     "method": ["pann"] * 2 + ["full"] * 2, "replicate": "seed0", "cohort": "test", "case": ["a", "b"] * 2,
+        ...     "organ": "liver", "dice": [0.75, 0.75, 0.5, 0.25],
+        ... })
+        >>> (difference,) = compare_methods(scores, "pann", ["full"])
+        >>> difference.mean, difference.low, difference.high, difference.better
+        (0.375, 0.25, 0.5, 2)
     """
     own = case_means(scores, reference, metric)
     pairs = [paired_differences(own, case_means(scores, method, metric), reference, method) for method in methods]

@@ -34,7 +34,7 @@ def summarize(rows: Sequence[Row], vocabulary: Vocabulary, tolerance: float = 2.
     Args:
         rows: one for each case and organ, as `score_case` makes them, with the cohort and the case.
         vocabulary: the organs.
-        tolerance: of the surface Dice in mm, to be noted.
+        tolerance: of the surface Dice in mm; it is part of the summary.
 
     Example:
         >>> row = {"cohort": "test", "organ": "liver", "status": "scored"}

@@ -37,7 +37,7 @@ SMALLEST_WINDOW = 8  # voxels
 # --- Which places ----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Closeup:
-    """A place to look at.
+    """An organ of a case, and how each method segmented it.
 
     Args:
         case: name of the case.

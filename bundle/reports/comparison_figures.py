@@ -14,6 +14,7 @@ from bundle.evaluation.comparisons import Comparison
 from bundle.evaluation.statistics import case_means, organ_values
 from bundle.organs import Vocabulary
 from bundle.reports.figures import (
+    AXES_PER_ROW,
     COLORS,
     GOLD,
     GRAY,
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["method_colors", "plot_boxes", "plot_gradients", "plot_quality", "plot_shares"]
 
-
-AXES_PER_ROW = 5  # of a figure with one axis per organ
 
 BINS = 12  # points of a curve over iterations, each the mean of the steps around it
 
@@ -119,12 +118,19 @@ def quality_curves(history: Records, channels: int) -> tuple[list[int], dict[str
 
 
 def plot_quality(histories: Mapping[str, Records], colors: Mapping[str, str], organs: Sequence[str]) -> Figure | None:
-    """Precision and recall of the pseudo-labels of each organ at the refreshes; None where no run has noted them.
+    """Precision and recall of the pseudo-labels of each organ at the refreshes; None where no run has recorded them.
 
     Args:
         histories: by title of the method.
         colors: likewise.
         organs: names, background left out.
+
+    Example:
+        >>> history = [{"stage": "train", "kind": "refresh", "iteration": 0,
+        ...             "quality": {"livers": {"precision": [1.0, 0.8], "recall": [1.0, 0.6]}}}]
+        >>> figure = plot_quality({"PaNN": history}, {"PaNN": "#0072b2"}, ["liver"])
+        >>> [line.get_ydata().tolist() for line in figure.axes[0].lines]
+        [[80.0], [60.0]]
     """
     curves = {title: quality_curves(history, len(organs) + 1) for title, history in histories.items()}
     curves = {title: curve for title, curve in curves.items() if curve[0]}
@@ -172,7 +178,7 @@ def plot_shares(history: Records, prior: Prior) -> Figure | None:
 
 
 def plot_gradients(history: Records, vocabulary: Vocabulary) -> Figure | None:
-    """Size of the prior's gradient over that of the loss on partial samples, per organ; None where it was not noted."""
+    """Size of the prior's gradient over that of the loss on partial samples, per organ; None where not recorded."""
     from matplotlib.figure import Figure
 
     records = [record for record in records_of(history, "train") if record.get("gradients")]

@@ -12,7 +12,19 @@ import numpy as np
 from bundle.evaluation.summaries import read_scores
 from bundle.evaluation.tables import MISSING, Table, number
 from bundle.organs import Vocabulary
-from bundle.reports.figures import GOLD, INK, PALE, add_legend, grid_of_axes, legend_line, records_of
+from bundle.reports.figures import (
+    AXES_PER_ROW,
+    COLORS,
+    GOLD,
+    INK,
+    PALE,
+    add_legend,
+    grid_of_axes,
+    legend_line,
+    plain_axes,
+    plain_log_axis,
+    records_of,
+)
 from bundle.reports.pages import Picture, draw_picture, write_page
 from bundle.reports.slices import plot_slices
 from bundle.training.history import read_history
@@ -115,16 +127,19 @@ def plot_losses(history: Sequence[Mapping[str, Any]]) -> Figure:
     first.plot([r["iteration"] for r in warmup], [r["loss"] for r in warmup], color=INK)
     first.set(title="stage 1: fully labelled cases", xlabel="iteration", ylabel="loss", yscale="log")
     names = {"labelled": "labelled  J_L", "partial": "partial  λ1 J_P", "prior": "prior  λ2 J_C"}
-    for name, text in names.items():
+    for (name, text), color in zip(names.items(), COLORS, strict=False):
         known = [record for record in train if name in record]
         if known:
-            second.plot([r["iteration"] for r in known], [r[name] for r in known], label=text)
+            second.plot([r["iteration"] for r in known], [r[name] for r in known], label=text, color=color)
     second.set(title="stage 2: all cases", xlabel="iteration")
     second.axhline(0, color="#b8c0cc", linewidth=0.8)
     if train:
         low, high = second.get_ylim()
         second.set_ylim(low, high + 0.15 * (high - low))  # room for the legend
         second.legend(frameon=False, loc="upper center", ncols=3, fontsize=9)
+    plain_log_axis(first.yaxis)
+    plain_axes(first)
+    plain_axes(second)
     return figure
 
 
@@ -132,7 +147,7 @@ def plot_proportions(history: Sequence[Mapping[str, Any]], prior: Prior) -> Figu
     """Predicted proportion of each organ in the partially labelled data against the prior, over stage 2."""
     train = [record for record in records_of(history, "train") if "proportions" in record]
     refreshes = records_of(history, "train", "refresh")
-    figure, axes = grid_of_axes(len(prior.names) - 1, 5, 2.5, 2.0)
+    figure, axes = grid_of_axes(len(prior.names) - 1, AXES_PER_ROW, 2.5, 2.0)
     for channel, axis in enumerate(axes, start=1):
         draw_proportion(axis, train, refreshes, prior, channel)
     handles = [
@@ -143,6 +158,8 @@ def plot_proportions(history: Sequence[Mapping[str, Any]], prior: Prior) -> Figu
     ]
     add_legend(figure, handles)
     figure.supylabel("% of voxels", fontsize=9)
+    for axis in axes[-AXES_PER_ROW:]:
+        axis.set_xlabel("iteration of stage 2", fontsize=8)
     return figure
 
 
@@ -166,6 +183,7 @@ def draw_proportion(
     axis.set_ylim(0, 1.25 * max([q + spread, *exact, *tracked]))
     axis.set_title(prior.names[channel], fontsize=9)
     axis.tick_params(labelsize=7)
+    plain_axes(axis)
 
 
 def plot_before_after(history: Sequence[Mapping[str, Any]], prior: Prior) -> Figure:
@@ -183,4 +201,6 @@ def plot_before_after(history: Sequence[Mapping[str, Any]], prior: Prior) -> Fig
     axis.set(yscale="log", ylabel="predicted ÷ prior")
     axis.set_xticks(places, prior.names[1:], rotation=35, ha="right")
     axis.legend(frameon=False)
+    plain_log_axis(axis.yaxis)
+    plain_axes(axis)
     return figure

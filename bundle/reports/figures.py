@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
 __all__ = [
+    "AXES_PER_ROW",
     "COLORS",
     "GOLD",
     "GRAY",
@@ -24,6 +26,7 @@ __all__ = [
     "grid_of_axes",
     "legend_line",
     "plain_axes",
+    "plain_log_axis",
     "records_of",
 ]
 
@@ -34,6 +37,8 @@ COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#7f
 INK, GRAY, PALE, GRID = "#1d2733", "#5b6775", "#8c96a3", "#e6eaf0"  # those of the style sheet
 
 GOLD = "#b7950b"  # q, in all figures
+
+AXES_PER_ROW = 5  # of a figure with one axis per organ
 
 
 # --- Axes ------------------------------------------------------------------------------------------------------------
@@ -57,6 +62,14 @@ def plain_axes(axis: Axes, grid: str = "both") -> None:
     axis.grid(axis=grid, color=GRID)  # type: ignore[arg-type]
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
+
+
+def plain_log_axis(axis: Axis) -> None:
+    """Numbers such as 0.5 and 20 on a logarithmic axis, instead of powers; between the powers where there is room."""
+    from matplotlib.ticker import LogFormatter
+
+    axis.set_major_formatter(LogFormatter())
+    axis.set_minor_formatter(LogFormatter(minor_thresholds=(1.5, 0.5)))
 
 
 # --- Legends ---------------------------------------------------------------------------------------------------------

@@ -94,6 +94,12 @@ def plot_prior(prior: Prior, given: Mapping[str, Mapping[str, Given]], vocabular
         prior: q.
         given: for each cohort its annotated organs.
         vocabulary: the organs, for their colors.
+
+    Example:
+        >>> q = Prior(["background", "spleen", "liver"], [0.95, 0.01, 0.04], [0.0, 0.002, 0.006], ["a"], {})
+        >>> figure = plot_prior(q, {"livers": {"liver": Given(0.06, 0.003, 2, 1.5)}}, Vocabulary(["spleen", "liver"]))
+        >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
+        ['liver', 'spleen']
     """
     q = {name: (1000 * p, 1000 * s) for name, p, s in zip(prior.names, prior.proportions, prior.spread, strict=True)}
     organs = sorted(vocabulary, key=lambda organ: -q[organ.name][0])

@@ -142,6 +142,13 @@ def cut_panels(
         labels: X×Y×Z, channels of the vocabulary.
         affine: voxel to RAS in mm.
         counts: of the labels, from `count_by_slice`.
+
+    Example:
+        >>> voxels, labels = np.zeros((40, 30, 20), np.int16), np.zeros((40, 30, 20), np.uint8)
+        >>> labels[28:36, 20:26, 15:18] = 1
+        >>> axial, _, _ = cut_panels(voxels, labels, np.diag([1.0, 1.0, 3.0, 1.0]), count_by_slice(labels, 2))
+        >>> axial.letters, axial.image.shape  # right, left, front, back; rows and columns
+        ('RLAP', (30, 40))
     """
     turn = nib.io_orientation(affine)  # the axes nearest to R, A, S: an oblique scan is shown on its own grid
     voxels, labels = (nib.orientations.apply_orientation(array, turn) for array in (voxels, labels))  # views

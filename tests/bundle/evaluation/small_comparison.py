@@ -68,7 +68,7 @@ def write_small_comparison(folder: Path, cohorts: Path) -> None:
 
 
 def add_runs(folder: Path, cohorts: Path) -> None:
-    """Segmentations of all methods (the truth itself), and what training of the reference noted."""
+    """Segmentations of all methods (the truth itself), and the records of the reference's training."""
     for method in ("full", "partial", "pann"):
         run = folder / "runs" / "unet" / "A+B" / method / "seed0"
         shutil.copytree(cohorts / "test" / "labelsTs", run / "test" / "segmentations")

@@ -53,7 +53,7 @@ def test_the_picture_does_not_depend_on_how_the_scan_is_stored(tmp_path: Path) -
         pictures.append(imread(tmp_path / f"{codes}.png"))
     np.testing.assert_array_equal(pictures[0], pictures[1])
     red = (pictures[0][..., 0] > pictures[0][..., 1] + 0.2).mean()
-    assert 0.005 < red < 0.2  # the organ is there in its colour, and does not cover the picture
+    assert 0.005 < red < 0.2  # the organ is there in its color, and does not cover the picture
 
 
 def test_an_oblique_scan_is_shown_in_its_true_proportions() -> None:
