@@ -1,12 +1,12 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""The one exception for input a user can mend, and how a command line shows it: one sentence, exit code 2."""
+"""The one exception for input a user can correct, and how a command line shows it: one sentence, exit code 2."""
 
 from __future__ import annotations
 
 import sys
 from types import TracebackType
 
-__all__ = ["InputError", "find_input_error", "show_input_errors_plainly"]
+__all__ = ["EXIT_CODE", "InputError", "find_input_error", "show_input_errors_plainly"]
 
 EXIT_CODE = 2
 
@@ -16,7 +16,13 @@ class InputError(ValueError):
 
 
 def find_input_error(error: BaseException | None) -> InputError | None:
-    """The InputError behind ``error``: MONAI's config parser wraps what its targets raise."""
+    """The InputError behind ``error``, or None: MONAI's config parser and Compose wrap what they call raises.
+
+    >>> wrapped = RuntimeError("applying transform LoadOnOwnGridd")
+    >>> wrapped.__cause__ = InputError("ct.nii.gz: no such file; give a CT scan")
+    >>> print(find_input_error(wrapped))
+    ct.nii.gz: no such file; give a CT scan
+    """
     while error is not None and not isinstance(error, InputError):
         error = error.__cause__ or error.__context__
     return error
@@ -35,6 +41,6 @@ def show_input_errors_plainly() -> None:
             previous(kind, error, trace)
             return
         print(f"error: {found}", file=sys.stderr)
-        sys.exit(EXIT_CODE)  # CPython honours a SystemExit raised by the hook
+        sys.exit(EXIT_CODE)  # CPython obeys a SystemExit raised by the hook
 
     sys.excepthook = hook

@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""The vocabulary: one table of organs, the only place that knows an organ's name, number, colour and codes.
+"""The vocabulary: one table of organs, the only place that knows an organ's name, number, color and codes.
 
 Free of torch, so that a command line can import it at no cost.
 """
@@ -28,8 +28,8 @@ __all__ = [
 ]
 
 BACKGROUND = 0  # in a loaded label map: known to be no organ of the vocabulary
-UNKNOWN = 255  # in a loaded label map: the annotators did not say, a pseudo-label may
-IGNORED = 254  # in a loaded label map: nobody vouches for this voxel; it is neither learned from nor scored
+UNKNOWN = 255  # in a loaded label map: not annotated; a pseudo-label may fill it in
+IGNORED = 254  # in a loaded label map: the annotators excluded this voxel; it is neither learned from nor scored
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Organ:
         name: the name used everywhere in this project.
         value: the value in BTCV's label maps.
         aliases: what public datasets call it.
-        color: display colour as red, green, blue in 0..255.
+        color: display color as red, green, blue in 0..255.
         snomed: SNOMED-CT code.
-        volume_ml: usual volumes, ill people included; beyond them a label map deserves a look (ours, wide).
+        volume_ml: usual volumes, ill people included, wide; a label map with others should be reviewed.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Organ:
 
     @property
     def rgb(self) -> tuple[float, float, float]:
-        """The colour in 0..1, as matplotlib takes it."""
+        """The color in 0..1, as matplotlib takes it."""
         red, green, blue = self.color
         return red / 255, green / 255, blue / 255
 
@@ -105,7 +105,7 @@ ORGANS: tuple[Organ, ...] = (
     ),
 )
 
-# Names that cover two organs, or a part of one. Such voxels are not background, nor one organ for sure: unknown.
+# Names that cover two organs, or a part of one. Such voxels are neither background nor surely one organ: unknown.
 AMBIGUOUS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("kidney", "kidneys", "both kidneys"), ("right kidney", "left kidney")),
     **dict.fromkeys(
@@ -125,12 +125,19 @@ _BY_NAME = {normalize(alias): organ for organ in ORGANS for alias in (organ.name
 
 
 def find_organ(name: str) -> Organ | None:
-    """The organ with this name or alias, or None."""
+    """The organ with this name or alias, or None.
+
+    >>> find_organ("Kidney_Left").name
+    'left kidney'
+    """
     return _BY_NAME.get(normalize(name))
 
 
 def similar_organ(name: str) -> str | None:
-    """The organ that a name which is none was probably meant to be. Short aliases ("rk") resemble too much."""
+    """The organ's name or alias that an unknown name is probably a misspelling of, or None.
+
+    Aliases of up to four letters ("rk") are left out: too many words resemble them.
+    """
     names = [known for known in (*_BY_NAME, *AMBIGUOUS) if len(known) > 4]
     close = difflib.get_close_matches(normalize(name), names, n=1, cutoff=0.86)
     return close[0] if close else None
@@ -144,6 +151,13 @@ class Vocabulary:
 
     Raises:
         InputError: for a name the table does not know, or one given twice.
+
+    Example:
+        >>> vocabulary = Vocabulary("liver,spleen")
+        >>> vocabulary.channel_names
+        ['background', 'liver', 'spleen']
+        >>> vocabulary.channel("spleen")
+        2
     """
 
     def __init__(self, names: str | Sequence[str] | None = None) -> None:
@@ -165,6 +179,7 @@ class Vocabulary:
 
     @property
     def names(self) -> list[str]:
+        """Names of the organs, in the order of their channels."""
         return [organ.name for organ in self.organs]
 
     @property
@@ -174,6 +189,7 @@ class Vocabulary:
 
     @property
     def out_channels(self) -> int:
+        """Number of the network's output channels: the organs and the background."""
         return len(self.organs) + 1
 
     @property

@@ -38,12 +38,12 @@ ACCEPT_MIRRORED = 'correct its affine, or give the case "accept": ["mirrored"] i
 
 
 def place_of(channel: int, counts: SliceCounts, affine: NDArray[np.float64]) -> NDArray[np.float64] | None:
-    """mm to the right, front and head of the centre of an organ; None where there is too little of it."""
+    """mm to the right, front and head of the center of an organ; None where there is too little of it."""
     total = counts[0][:, channel].sum()
     if total < FEW:
         return None
-    centre = [float(np.arange(len(count)) @ count[:, channel] / total) for count in counts]
-    place: NDArray[np.float64] = affine[:3, :3] @ centre + affine[:3, 3]
+    center = [float(np.arange(len(count)) @ count[:, channel] / total) for count in counts]
+    place: NDArray[np.float64] = affine[:3, :3] @ center + affine[:3, 3]
     return place
 
 
@@ -99,10 +99,10 @@ def side_of_liver_and_spleen(places: Mapping[str, float], image: Scan) -> str:
 
 
 def off_the_organs(image: Scan, labels: NDArray[np.uint8], case: Case, vocabulary: Vocabulary) -> Iterator[Finding]:
-    """Label maps that do not lie on the organs of their image, told by the image's values.
+    """Label maps that do not lie on the organs of their image, judged by the image's values.
 
-    A spleen's label on a mirrored image lies on the liver: that alone cannot be told. A single organ that is patchy by
-    nature (a kidney in an early phase) may fit better elsewhere: that is a warning only.
+    A spleen's label on a mirrored image lies on the liver: with that label alone it is not found. A single organ that
+    is patchy by nature (a kidney in an early phase) may fit better elsewhere: that is a warning only.
     """
     hollow = [channel for channel, name in enumerate(vocabulary.names, start=1) if name in HOLLOW]
     keep = np.arange(256, dtype=np.uint8)

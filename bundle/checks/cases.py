@@ -1,9 +1,9 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""Is this data what it says it is? Every case is read once, and looked at before a minute of training is wasted on it.
+"""Is this data what it says it is? Every case is read once and examined, before training time is wasted on it.
 
-An error means that training on the case would do harm, a warning that a person should look at it. A case whose oddity
+An error means that training on the case would do harm, a warning that a person should review it. A case whose oddity
 is real lists its kind under `"accept"` in the dataset.json (`"accept": ["mirrored"]` for situs inversus). What can be
-odd is in `findings`.
+odd is in `rules`, `anatomy` and `copies`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from bundle.scans.grids import check_grid
 from bundle.scans.reading import Scan, read_label_map, read_scan
 from bundle.scans.volumes import SliceCounts, count_by_slice, sum_volumes
 
-__all__ = ["check_cases", "examine_cases"]
+__all__ = ["check_cases", "check_cohorts", "examine_case", "examine_cases"]
 
 
 VERSION = 1  # of the checks: remembered results of another version are not used
 
-TELLING = 1000  # voxels with enough different values tell scans apart
+ENOUGH = (1000, 20)  # voxels, and different values among them, that identify a scan
 
 Picture = Callable[[Scan, NDArray[np.uint8] | None, SliceCounts | None, Vocabulary], bytes]
 
@@ -90,12 +90,12 @@ def examine_cases(
     workers: int | None = None,
     progress: bool = True,
 ) -> list[CaseCheck]:
-    """Look at every case, then at all of them together for copies of one scan.
+    """Examine every case, then all of them together for copies of one scan.
 
     Args:
         cases: from `bundle.cohorts`.
         vocabulary: the organs of the run.
-        picture: makes the thumbnail; see `bundle.check_reports`.
+        picture: makes the thumbnail; see `bundle.reports.check`.
         remembered: a file that keeps results (without thumbnails) of unchanged cases.
         workers: processes; all cores if not given.
         progress: show a bar.
@@ -107,7 +107,7 @@ def examine_cases(
     fresh: list[CaseCheck] = []
     try:
         fresh.extend(run_all(examine, todo, "checking cases", workers, progress))
-    finally:  # what is known when it is interrupted need not be looked at again
+    finally:  # what is known when it is interrupted need not be read again
         known = [key for key in keys if key not in memory]
         memory |= dict(zip(known, fresh, strict=False))
         write_memory(remembered, memory)
@@ -135,7 +135,7 @@ def case_key(case: Case, vocabulary: Vocabulary) -> str:
 
 # --- One case --------------------------------------------------------------------------------------------------------
 def examine_case(case: Case, vocabulary: Vocabulary = WHOLE_VOCABULARY, picture: Picture | None = None) -> CaseCheck:
-    """Read a case and look at it."""
+    """Read a case and examine it; what cannot be read is a finding too."""
     check = CaseCheck(case["cohort"], case["case"], case["section"], case["image"])
     try:
         examine(case, check, vocabulary, picture)
@@ -145,6 +145,7 @@ def examine_case(case: Case, vocabulary: Vocabulary = WHOLE_VOCABULARY, picture:
 
 
 def examine(case: Case, check: CaseCheck, vocabulary: Vocabulary, picture: Picture | None) -> None:
+    """Read the files of a case, and write into ``check`` what they show."""
     check_files(case)
     image = read_scan(case["image"])
     examine_image(image, check)
@@ -160,6 +161,7 @@ def examine(case: Case, check: CaseCheck, vocabulary: Vocabulary, picture: Pictu
 
 
 def check_files(case: Case) -> None:
+    """Refuse a case whose files are not there."""
     for key in ("image", "label"):
         if key in case and not Path(case[key]).exists():
             raise InputError(
@@ -169,6 +171,7 @@ def check_files(case: Case) -> None:
 
 
 def examine_image(image: Scan, check: CaseCheck) -> None:
+    """Grid and values of the image."""
     check.shape = list(image.voxels.shape)
     check.spacing = [round(float(step), 4) for step in np.linalg.norm(image.affine[:3, :3], axis=0)]
     extent = np.abs(image.affine[:3, :3]) @ np.array(check.shape)
@@ -194,6 +197,7 @@ def read_labels(case: Case, image: Scan) -> NDArray[np.uint8]:
 def examine_labels(
     case: Case, check: CaseCheck, image: Scan, labels: NDArray[np.uint8], counts: SliceCounts, vocabulary: Vocabulary
 ) -> None:
+    """Sizes and places of the organs."""
     volumes = sum_volumes(counts, image.affine, vocabulary)
     check.volumes = {name: round(organ.ml, 2) for name, organ in volumes.organs.items() if organ.voxels}
     check.cut = [name for name, organ in volumes.organs.items() if organ.voxels and organ.touches_border]
@@ -219,7 +223,7 @@ def count_values(voxels: NDArray[Any]) -> tuple[NDArray[np.int64], float, float]
 
 
 def content_of(histogram: NDArray[np.int64]) -> str:
-    """The same for one scan in any format and orientation; empty where there is too little to tell scans apart."""
-    if histogram.sum() < TELLING or np.count_nonzero(histogram) < 20:
+    """The same for one scan in any format and orientation; empty where there is too little to identify it."""
+    if histogram.sum() < ENOUGH[0] or np.count_nonzero(histogram) < ENOUGH[1]:
         return ""
     return hashlib.sha256(histogram.tobytes()).hexdigest()[:32]

@@ -9,16 +9,25 @@ from typing import Any
 from bundle.checks.results import CaseCheck
 from bundle.checks.rules import Finding
 from bundle.cohorts.datalists import Case
+from bundle.cohorts.selection import is_full, patient_of
 from bundle.organs import WHOLE_VOCABULARY, Vocabulary
 
 __all__ = ["find_copies"]
 
 
-# --- Copies of one scan ----------------------------------------------------------------------------------------------
+ALWAYS_TRAINS = "always trains"
+
+
 def find_copies(
     cases: Sequence[Case], checks: Sequence[CaseCheck], vocabulary: Vocabulary = WHOLE_VOCABULARY
 ) -> Iterator[tuple[CaseCheck, Finding]]:
-    """One scan in two places, or one patient in two folds: scores on held-out data would be too good."""
+    """Every copy of a scan that came before, and every patient in two sections or folds, with the case it is about.
+
+    Args:
+        cases: all of them.
+        checks: what is known about each.
+        vocabulary: the organs of the run: cases with all of them annotated may be held out.
+    """
     first: dict[str, tuple[Case, CaseCheck]] = {}
     for case, check in zip(cases, checks, strict=True):
         if not check.content:
@@ -33,25 +42,23 @@ def find_copies(
     yield from patients_in_two_places(cases, checks, vocabulary)
 
 
-ALWAYS_TRAINS = "always trains"
-
-
 def use_of(case: Case, vocabulary: Vocabulary) -> tuple[str, Any]:
     """Where a case is used: its section, and for cases that may be held out (the full ones) the fold."""
-    if case["section"] != "training" or set(case["labelled"]) != set(vocabulary.names):
+    if case["section"] != "training" or not is_full(case, vocabulary):
         return case["section"], ALWAYS_TRAINS
     # folds that are not written down are dealt out by patient, so that two patients may part
-    return "training", (case["cohort"], case["patient"]) if case["fold"] is None else case["fold"]
+    return "training", patient_of(case) if case["fold"] is None else case["fold"]
 
 
 def patients_in_two_places(
     cases: Sequence[Case], checks: Sequence[CaseCheck], vocabulary: Vocabulary
 ) -> Iterator[tuple[CaseCheck, Finding]]:
-    first: dict[tuple[str, str], tuple[Case, CaseCheck]] = {}
+    """Cases of one patient of which some may be held out while training sees the others."""
+    first: dict[str, tuple[Case, CaseCheck]] = {}
     for case, check in zip(cases, checks, strict=True):
         if use_of(case, vocabulary) == ("training", ALWAYS_TRAINS):
             continue  # it is left out of training where a fold holds the patient out
-        other, before = first.setdefault((case["cohort"], case["patient"]), (case, check))
+        other, before = first.setdefault(patient_of(case), (case, check))
         if use_of(case, vocabulary) != use_of(other, vocabulary):
             message = (
                 f"{check.image}: is of patient {case['patient']}, as {before.image} is, but in another section or "

@@ -12,7 +12,7 @@ from typing import Any
 from bundle.checks.rules import Finding
 from bundle.files import whole_file
 
-__all__ = ["CaseCheck"]
+__all__ = ["CaseCheck", "as_json", "read_memory", "write_memory"]
 
 
 @dataclass
@@ -28,9 +28,9 @@ class CaseCheck:
         hu: lowest and highest value.
         volumes: ml of the organs that are marked.
         cut: organs at the border of the scan, whose volume is a lower bound.
-        content: tells whether two images are the same scan, whatever their format, axes and name.
-        findings: what is to be said about it.
-        thumbnail: a PNG to look at, if one was asked for.
+        content: equal for two images of the same scan, whatever their format, axes and name.
+        findings: what is odd about it.
+        thumbnail: a PNG, if one was asked for.
     """
 
     cohort: str
@@ -61,6 +61,7 @@ class CaseCheck:
 
 
 def read_memory(path: str | Path | None) -> dict[str, CaseCheck]:
+    """The results that a file remembers, by the key of their case; none where it is missing or damaged."""
     if path is None or not Path(path).is_file():
         return {}
     try:
@@ -70,14 +71,16 @@ def read_memory(path: str | Path | None) -> dict[str, CaseCheck]:
             for key, entry in stored.items()
         }
     except (ValueError, KeyError, TypeError, AttributeError):
-        return {}  # of another version, or damaged: look again
+        return {}  # of another version, or damaged: examine all cases again
 
 
 def write_memory(path: str | Path | None, checks: Mapping[str, CaseCheck]) -> None:
+    """Remember results in a file, if there is to be one."""
     if path is not None:
         with whole_file(path) as unfinished:
             unfinished.write_text(json.dumps({key: as_json(check) for key, check in checks.items()}))
 
 
 def as_json(check: CaseCheck) -> dict[str, Any]:
+    """A result without its thumbnail."""
     return {key: value for key, value in asdict(check).items() if key != "thumbnail"}

@@ -1,7 +1,8 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""What can be odd about a case that was read: its grid, its values, the size of its organs and where they lie.
+"""What can be odd about a case: its header, its grid, its values and the size of its organs.
 
-Every rule is a generator of findings over numbers that `bundle.checks` has gathered; the limits stand at the top.
+Every rule is a generator of findings over numbers that `cases` has gathered; the limits are at the top. Where organs
+lie is in `anatomy`.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Finding:
 
 # --- The image -------------------------------------------------------------------------------------------------------
 def odd_header(image: Scan) -> Iterator[Finding]:
+    """NIfTI headers that do not say where left and right are."""
     if ending_of(image.path) not in NIFTI:
         return
     header = nib.load(image.path).header
@@ -79,6 +81,16 @@ def odd_header(image: Scan) -> Iterator[Finding]:
 
 
 def odd_grid(path: str, spacing: Sequence[float], field_of_view: Sequence[float]) -> Iterator[Finding]:
+    """Voxels and fields of view of unusual size.
+
+    Args:
+        path: of the image.
+        spacing: mm.
+        field_of_view: mm.
+
+    >>> [(found.kind, found.error) for found in odd_grid("ct.nii.gz", (0.7, 0.7, 5.0), (360.0, 360.0, 90.0))]
+    [('field', False)]
+    """
     low, high = SPACING_MM
     if not all(low <= step <= high for step in spacing):
         message = (
@@ -109,6 +121,9 @@ def odd_values(path: str, low: float, high: float, soft: float, dense: float) ->
         high: highest value.
         soft: share of the voxels from -200 to 300 HU, where soft tissue lies.
         dense: share of the voxels above that, where only bone lies.
+
+    >>> [found.kind for found in odd_values("ct.nii.gz", low=0, high=255, soft=0.6, dense=0)]
+    ['rescaled']
     """
     found = f"found values from {low:g} to {high:g}"
     if low >= 0 and high <= 255:
@@ -136,6 +151,7 @@ def odd_values(path: str, low: float, high: float, soft: float, dense: float) ->
 
 # --- The label map ---------------------------------------------------------------------------------------------------
 def odd_volumes(case: Case, volumes: Volumes) -> Iterator[Finding]:
+    """Annotated organs that are missing, or of unusual size."""
     if case["labelled"] and not any(organ.voxels for organ in volumes.organs.values()):
         message = (
             f"{case['label']}: is empty, though {', '.join(case['labelled'])} should be annotated; mark them, or give "

@@ -1,5 +1,7 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""Whether a label map lies on the organs of its image, told by the image's values alone.
+"""Whether a label map lies on the organs of its image, judged by the image's values alone.
+
+It is among the cohorts because adapters turn label maps with it; `bundle.checks.anatomy` examines cases with it.
 
 An organ is of one kind of soft tissue: under its label most values lie close to their median. Under a label map that is
 mirrored against its image lie fat, air and bones as well. Organs need no names for this.
@@ -24,9 +26,9 @@ CLEARLY = 0.15  # by which another orientation must fit better
 
 PLAUSIBLE = 0.6  # of an orientation that is right: 0.88 to 0.98 in real scans and phantoms
 
-FEW = 30  # voxels that tell nothing
+FEW = 30  # voxels: fewer say nothing
 
-MANY = 500_000  # voxels that are looked at
+MANY = 500_000  # voxels that are examined
 
 FLIPS = [axes for count in (1, 2, 3) for axes in itertools.combinations(range(3), count)]
 

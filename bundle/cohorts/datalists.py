@@ -76,6 +76,7 @@ KINDS = {
 
 # --- Reading a datalist ----------------------------------------------------------------------------------------------
 def read_datalist(path: Path) -> dict[str, Any]:
+    """The JSON object of a dataset.json; it has `labels`."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; a cohort is a folder with a dataset.json")
     try:
@@ -151,6 +152,7 @@ def case_label_set(entry: Entry, declared: list[str], path: Path) -> list[str]:
 
 
 def case_fold(entry: Entry, path: Path) -> int | None:
+    """The fold that an entry gives, if it does."""
     fold = entry.get("fold")
     if fold is None or (isinstance(fold, int) and fold >= 0):
         return fold
@@ -160,6 +162,7 @@ def case_fold(entry: Entry, path: Path) -> int | None:
 
 
 def accepted_kinds(entry: Entry, path: Path) -> list[str]:
+    """The kinds of findings that an entry accepts."""
     said = entry.get("accept", [])
     if not isinstance(said, list) or not set(said) <= KINDS:
         raise InputError(
@@ -246,7 +249,7 @@ def cohort_files(datasets: Sequence[str | Path]) -> list[Path]:
                 f"{dataset}: expected a dataset.json or a folder of cohorts, found another file; give those"
             )
         found = [dataset] if dataset.is_file() else find_cohorts(dataset)
-        # a cohort is called as its folder is, which a bare dataset.json does not tell
+        # a cohort has the name of its folder, which is not in the path of a bare dataset.json
         files += [file if file.parent.name else file.resolve() for file in found]
     return list({file.resolve(): file for file in files}.values())
 

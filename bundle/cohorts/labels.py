@@ -1,5 +1,9 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""What the values of a label map mean: the one place. Nothing else knows a cohort's own values."""
+"""What the values of a label map mean: the one place.
+
+The first half reads `labels` of a dataset.json into {value: meaning} for each case; the second, `LabelValues`, applies
+that to label maps. Nothing else knows a cohort's own values, or what to do with one that is not declared.
+"""
 
 from __future__ import annotations
 
@@ -75,6 +79,7 @@ def names_by_value(labels: Mapping[str, Any], path: Path) -> dict[int, list[str]
 
 
 def is_lesion(name: str) -> bool:
+    """Whether a name is that of a tumor, a cyst or the like."""
     return bool(LESION_WORDS & set(normalize(name).split()))
 
 
@@ -95,10 +100,10 @@ def meaning_of(name: str) -> Meaning:
 
 
 def meanings(names: Mapping[int, Sequence[str]], path: Path) -> dict[int, Meaning]:
-    """What every declared value means. Of several names of a value (nnU-Net's regions) the most telling one counts."""
+    """What every declared value means. Of several names of a value (nnU-Net's regions) the most specific one counts."""
     structures = {value: [name for name in all_names if not is_lesion(name)] for value, all_names in names.items()}
-    told = {meaning_of(name) for value in structures if value != 0 for name in structures[value]}
-    sites = told - {BACKGROUND, IGNORED}  # where a bare "tumor" may lie
+    declared = {meaning_of(name) for value in structures if value != 0 for name in structures[value]}
+    sites = declared - {BACKGROUND, IGNORED}  # where a bare "tumor" may lie
     result: dict[int, Meaning] = {}
     for value, all_names in names.items():
         found = [meaning_of(name) for name in structures[value]]
@@ -124,7 +129,7 @@ def meaning_of_lesion(name: str, sites: set[Meaning], path: Path) -> Meaning:
 
 
 def check_spelling(names: Mapping[int, Sequence[str]], path: Path) -> None:
-    """A structure outside the vocabulary is background: a misspelt organ would be learned as that."""
+    """A structure outside the vocabulary is background: a misspelled organ would be learned as that."""
     for name in {normalize(name) for value, some in names.items() if value for name in some}:
         if meaning_of(name) == BACKGROUND and not is_lesion(name):
             close = similar_organ(name)
@@ -143,6 +148,16 @@ def map_values(
     An annotated organ gets its channel. An organ that is not in the label set is unknown, even where the file has it.
     Zero is background only where every organ is annotated: elsewhere it means "none of the label set". A declared
     structure outside the vocabulary is known to be background.
+
+    Args:
+        names: of each value in `labels` of the dataset.json.
+        labelled: the organs annotated in the case.
+        vocabulary: the organs of the run.
+        path: the dataset.json, for messages.
+
+    >>> names = {0: ["background"], 1: ["liver"], 2: ["liver tumor"], 3: ["spleen"], 4: ["duodenum"]}
+    >>> map_values(names, ["liver"], Vocabulary("liver,spleen"), Path("dataset.json"))
+    {0: 255, 1: 1, 2: 1, 3: 255, 4: 0}
     """
     values: dict[int, int] = {0: BACKGROUND if set(labelled) == set(vocabulary.names) else UNKNOWN}
     for value, meaning in meanings(names, path).items():

@@ -30,6 +30,12 @@ class Canvas:
         low: world position of the grid's lower corner, mm.
         high: world position of its upper corner, mm.
         bend: displacement (3×shape, mm) added to every position: the patient's own deformation.
+
+    Example:
+        >>> canvas = Canvas((20, 20, 20), (-10, -10, -10), (10, 10, 10), np.zeros((3, 20, 20, 20), np.float32))
+        >>> canvas.ellipsoid(center=(0, 0, 0), radii=(5, 5, 5), hu=60, label=6)
+        >>> round(4 / 3 * np.pi * 5**3), int((canvas.label == 6).sum())  # mm³ of the ball, and its voxels of 1 mm³
+        (524, 552)
     """
 
     def __init__(self, shape: Sequence[int], low: Point, high: Point, bend: Floats) -> None:
@@ -262,7 +268,17 @@ class Patient:
 
 # --- A scan of a patient ---------------------------------------------------------------------------------------------
 def smooth_field(rng: np.random.Generator, shape: Sequence[int], knots: Sequence[int], spread: float) -> Floats:
-    """Smooth random values: Gaussian noise on a few knots, interpolated by cubic splines along each axis."""
+    """Smooth random values: Gaussian noise on a few knots, interpolated by cubic splines along each axis.
+
+    Args:
+        rng: of the noise.
+        shape: voxels of the field.
+        knots: per axis.
+        spread: standard deviation at the knots.
+
+    >>> smooth_field(np.random.default_rng(0), (20, 30, 10), knots=(4, 4, 3), spread=5.0).shape
+    (20, 30, 10)
+    """
     field = rng.normal(0, spread, knots)
     for size, count in zip(shape, knots, strict=True):  # each pass moves the next axis to the front of the queue
         spline = CubicSpline(np.linspace(0, 1, count), np.eye(count))(np.linspace(0, 1, size))

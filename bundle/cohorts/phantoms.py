@@ -102,6 +102,10 @@ def make_patient(
         seed: integers that identify the patient; the same ones give the same scan.
         protocol: how the patient is scanned.
         grid: voxels of a scan of full height; the protocol's height and thickness change the last one.
+
+    >>> image, labels, affine = make_patient((0, 1), PROTOCOLS["liver"], grid=(16, 16, 8))
+    >>> image.shape, str(image.dtype), float(affine[2, 2])  # 180 mm of height in slices of 36 mm
+    ((16, 16, 5), 'int16', 36.0)
     """
     rng = np.random.default_rng(list(seed))
     width, blur, noise = rng.uniform(*protocol.width), rng.uniform(*protocol.blur), rng.uniform(*protocol.noise)

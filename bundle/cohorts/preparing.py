@@ -94,6 +94,7 @@ def prepare_cohort(
     if dropped or fraction:
         drop_labels(prepared.entries["training"], annotated_organs(adapter), dropped, fraction, seed)
     deal_to(prepared.entries["training"], adapter, folds, seed)
+    # "licence" keeps its spelling: users have it on disk
     about = {"name": adapter.title, "reference": adapter.url, "licence": adapter.license}
     write_datalist(prepared.path, about, adapter.labels, prepared.entries)
     return prepared
@@ -133,18 +134,30 @@ def referred(path: Path, output: Path) -> str | None:
 
 
 def write_image(scan: Scan, output: Path, name: str) -> str:
+    """Convert an image to NIfTI; returns its path in the cohort's folder."""
     write_nifti(output / "images" / f"{name}.nii.gz", scan.voxels, scan.affine)
     return f"images/{name}.nii.gz"
 
 
 def write_labels(annotation: Annotation, output: Path, name: str) -> str:
+    """Write a label map that an adapter made; returns its path in the cohort's folder."""
     write_nifti(output / "labels" / f"{name}.nii.gz", annotation.labels.astype(np.uint8), annotation.affine)
     return f"labels/{name}.nii.gz"
 
 
 # --- Choosing --------------------------------------------------------------------------------------------------------
 def choose_evenly(cases: Sequence[RawCase], count: int | None, source: str) -> list[RawCase]:
-    """``count`` cases, evenly spread over their order: the same ones every time."""
+    """``count`` cases, evenly spread over their order: the same ones every time.
+
+    Args:
+        cases: in order.
+        count: how many; None takes all.
+        source: where they are, for the message.
+
+    >>> cases = [RawCase(f"case{number}", Path("ct.nii.gz")) for number in range(10)]
+    >>> [case.name for case in choose_evenly(cases, 4, "downloads/btcv")]
+    ['case0', 'case3', 'case6', 'case9']
+    """
     if count is None:
         return list(cases)
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= len(cases):
@@ -153,11 +166,13 @@ def choose_evenly(cases: Sequence[RawCase], count: int | None, source: str) -> l
 
 
 def annotated_organs(adapter: Adapter) -> list[str]:
+    """The organs of the vocabulary that a dataset annotates."""
     named = {organ.name for name in adapter.labels.values() if (organ := find_organ(name)) is not None}
     return [organ.name for organ in ORGANS if organ.name in named]
 
 
 def check_dropping(adapter: Adapter, dropped: int, fraction: float) -> None:
+    """Refuse to drop more organs, or labels of more cases, than there are."""
     organs = annotated_organs(adapter)
     if not 0 < dropped < len(organs) or not isinstance(fraction, int | float) or not 0 < fraction <= 1:
         raise InputError(
@@ -167,7 +182,20 @@ def check_dropping(adapter: Adapter, dropped: int, fraction: float) -> None:
 
 
 def drop_labels(entries: list[Entry], organs: Sequence[str], dropped: int, fraction: float, seed: int) -> None:
-    """The paper's PaNN*: in a share of the cases only a few random organs stay annotated, other ones in each case."""
+    """The paper's PaNN*: in a share of the cases only a few random organs stay annotated, other ones in each case.
+
+    Args:
+        entries: of the dataset.json; some get a shorter `labelled`.
+        organs: all that are annotated.
+        dropped: how many organs are dropped in a case.
+        fraction: share of the cases.
+        seed: the same one drops the same.
+
+    >>> entries = [{"case": "a"}, {"case": "b"}]
+    >>> drop_labels(entries, ["liver", "spleen", "aorta"], dropped=1, fraction=0.5, seed=0)
+    >>> [len(entry.get("labelled", [])) for entry in entries]
+    [2, 0]
+    """
     count = round(fraction * len(entries))
     if count == 0:
         raise InputError(f"fraction: {fraction:g} of {len(entries)} cases is none; choose a larger one")

@@ -21,6 +21,7 @@ __all__ = [
     "is_full",
     "largest_vocabulary",
     "partial_cases",
+    "patient_of",
     "training_cases",
     "validation_cases",
 ]
@@ -31,13 +32,13 @@ logger = logging.getLogger(__name__)
 SUPERVISIONS = ("full", "semi", "partial", "marginal", "ignore", "pann")
 
 
-# --- Choosing cases --------------------------------------------------------------------------------------------------
 def is_full(case: Mapping[str, Any], vocabulary: Vocabulary = WHOLE_VOCABULARY) -> bool:
     """Whether every organ of the vocabulary is annotated. Items without a label set (MONAI Label's) are full."""
     return set(case.get("labelled", vocabulary.names)) == set(vocabulary.names)
 
 
 def full_cases(cases: Iterable[Case], vocabulary: Vocabulary = WHOLE_VOCABULARY) -> list[Case]:
+    """The cases in which every organ of the vocabulary is annotated."""
     return [case for case in cases if is_full(case, vocabulary)]
 
 
@@ -49,11 +50,25 @@ def largest_vocabulary(cases: Iterable[Case]) -> list[str]:
 
 
 def partial_cases(cases: Iterable[Case], vocabulary: Vocabulary = WHOLE_VOCABULARY) -> list[Case]:
+    """The cases in which an organ of the vocabulary is not annotated."""
     return [case for case in cases if not is_full(case, vocabulary)]
 
 
 def deal_folds(patients: Sequence[str], folds: int = 5, seed: int = 0) -> list[int]:
-    """A fold for each case, given whom it is of: those of a patient are in one fold, and folds are of one size."""
+    """A fold for each case: those of a patient are in one fold, and the patients are spread evenly over the folds.
+
+    Args:
+        patients: the patient of each case.
+        folds: how many.
+        seed: the same one gives the same folds.
+
+    Raises:
+        InputError: when there are fewer patients than folds.
+
+    >>> folds = deal_folds(["anna", "ben", "anna", "carl"], folds=3)
+    >>> folds[0] == folds[2], sorted(set(folds))
+    (True, [0, 1, 2])
+    """
     from monai.data.utils import partition_dataset  # here: commands that deal no folds start seconds sooner
 
     people = sorted(set(patients))
@@ -64,14 +79,14 @@ def deal_folds(patients: Sequence[str], folds: int = 5, seed: int = 0) -> list[i
     return [fold_of[patient] for patient in patients]
 
 
-def person(case: Case) -> str:
-    """Whom a case is of, among all cohorts."""
+def patient_of(case: Case) -> str:
+    """The patient of a case, unique among all cohorts."""
     return f"{case['cohort']}/{case['patient']}"
 
 
 def held_out(cases: Sequence[Case], fold: int | None, folds: int = 5) -> list[bool]:
     """For each fully labelled case whether it belongs to ``fold``. Cases without a fold are dealt out, seeded."""
-    patients = [person(case) for case in cases]
+    patients = [patient_of(case) for case in cases]
     if fold is None or len(set(patients)) < 2:
         return [False] * len(cases)
     dealt = deal_folds(patients, min(folds, len(set(patients))))
@@ -121,8 +136,9 @@ def training_cases(
     kept = [case for case, held in zip(full, out, strict=True) if not held]
     if not kept:
         raise InputError(f"{dataset_dir}: fold {fold} holds out every fully labelled case; choose another fold")
-    tested = {person(case) for case, held in zip(full, out, strict=True) if held}
-    partial = [case for case in partial if person(case) not in tested]  # other scans of those patients, less annotated
+    tested = {patient_of(case) for case, held in zip(full, out, strict=True) if held}
+    # other scans of the held-out patients, less annotated, are left out too
+    partial = [case for case in partial if patient_of(case) not in tested]
     log_label_sets(cases)
     if supervision == "full":
         return kept
@@ -132,7 +148,7 @@ def training_cases(
 
 
 def log_label_sets(cases: Sequence[Case]) -> None:
-    """Tell how the cohorts were understood: a wrong name is easier to see here than in the scores."""
+    """Log how the cohorts were understood: a wrong name is easier to see here than in the scores."""
     cohorts: dict[str, list[Case]] = {}
     for case in cases:
         cohorts.setdefault(case["cohort"], []).append(case)

@@ -1,5 +1,8 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""Left and right: where the middle of the body is, and a label for both sides split into one for each."""
+"""Left and right: where the middle of the body is, and a label for both sides split into one for each.
+
+It is among the cohorts because adapters split labels with it; `bundle.checks.anatomy` examines cases with it.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,13 @@ def right_of(shape: tuple[int, ...], affine: NDArray[np.float64], places: NDArra
 
 
 def body_middle(voxels: NDArray[Any], affine: NDArray[np.float64], step: int = 4) -> float:
-    """mm to the right at which the middle of the body lies: the median over every ``step``-th voxel of it."""
+    """mm to the right at which the middle of the body lies: the median over every ``step``-th voxel of it.
+
+    >>> voxels = np.full((40, 8, 8), -1000)
+    >>> voxels[8:21] = 40
+    >>> body_middle(voxels, np.diag([2.0, 2.0, 2.0, 1.0]))
+    28.0
+    """
     coarse = voxels[::step, ::step, ::step]
     body = np.flatnonzero(coarse > BODY_HU)
     scaled = affine @ np.diag([step, step, step, 1.0])
@@ -47,6 +56,12 @@ def split_sides(
         mask: X×Y×Z.
         affine: voxel to RAS in mm.
         middle: of the body, mm to the right.
+
+    >>> mask = np.zeros((10, 4, 4), bool)
+    >>> mask[1:3], mask[7:9] = True, True
+    >>> right, left = split_sides(mask, np.eye(4), middle=4.5)
+    >>> right[:, 0, 0].nonzero()[0].tolist(), left[:, 0, 0].nonzero()[0].tolist()
+    ([7, 8], [1, 2])
     """
     boxes = ndimage.find_objects(mask.astype(np.uint8))
     if not boxes:

@@ -1,8 +1,7 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
 """CT series in DICOM: what their headers say, whether their slices are one even stack, and their voxels.
 
-The lowest layer of `scans`: how ITK opens and decodes any file is here too. ITK takes a second to import, so it is
-imported where it is used.
+`finding` asks it which files are CT slices, `reading` for their volume.
 """
 
 from __future__ import annotations
@@ -12,29 +11,26 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import InputError
+from bundle.scans.itk_files import decode, open_with_itk, refuse_pixels
 
 __all__ = [
     "CONVERT",
     "CT_CLASSES",
     "DicomSlice",
     "check_modality",
-    "decode",
     "decode_frames",
     "decode_series",
     "dicom_class",
     "frames_of",
-    "open_with_itk",
     "read_slices",
     "read_tags",
-    "refuse_pixels",
     "stack",
-    "unreadable",
 ]
 
 
@@ -87,60 +83,6 @@ class DicomSlice:
     thickness: float  # 0 where the header does not say
 
 
-# --- Files of any format, by ITK -------------------------------------------------------------------------------------
-def refuse_pixels(path: Path, found: str) -> NoReturn:
-    raise InputError(f"{path}: expected one HU value for each voxel, found {found}; export the scan as gray values")
-
-
-def unreadable(path: Path | str, error: Exception) -> InputError:
-    # ITK puts source file, line and address before what happened, and a stale system error behind it
-    reason = " ".join(str(error).split("): ", 1)[-1].split("Reason:")[0].split())
-    return InputError(f"{path}: cannot be read as an image ({reason[:200]}); replace the file")
-
-
-def open_with_itk(path: Path | str, reader: str) -> Any:
-    """The header of a file, as the image IO of ITK with this name."""
-    import itk
-
-    io = getattr(itk, reader).New()
-    io.SetFileName(str(path))
-    try:
-        io.ReadImageInformation()
-    except RuntimeError as error:
-        raise unreadable(path, error) from None
-    return io
-
-
-class ItkPixels:
-    """Lets numpy use an image's memory and keep the image alive: plain views of ITK's own array do not."""
-
-    def __init__(self, image: Any) -> None:
-        import itk
-
-        self.image = image
-        self.__array_interface__ = itk.array_view_from_image(image).__array_interface__
-
-
-def decode(path: Path | str, io: Any) -> NDArray[Any]:
-    """X×Y×Z voxels of a file whose header is read."""
-    import itk
-
-    if io.GetNumberOfComponents() != 1:
-        kind = io.GetPixelTypeAsString(io.GetPixelType())
-        refuse_pixels(Path(path), f"{io.GetNumberOfComponents()} ({kind} pixels)")
-    component = io.GetComponentTypeAsString(io.GetComponentType())
-    kinds = {"char": itk.SS, "unsigned_char": itk.UC, "short": itk.SS, "unsigned_short": itk.US}
-    kinds |= {"int": itk.SI, "unsigned_int": itk.UI}
-    reader = itk.ImageFileReader[itk.Image[kinds.get(component, itk.F), 3]].New()
-    reader.SetFileName(str(path))
-    reader.SetImageIO(io)
-    try:
-        reader.Update()
-    except RuntimeError as error:
-        raise unreadable(path, error) from None
-    return np.asarray(ItkPixels(reader.GetOutput())).T
-
-
 # --- Headers ---------------------------------------------------------------------------------------------------------
 def dicom_class(path: Path) -> str | None:
     """The SOP class that the file meta information states, empty where it does not; None where this is not DICOM."""
@@ -165,10 +107,12 @@ def read_tags(path: Path | str) -> Tags:
 
 
 def frames_of(tags: Tags) -> int:
+    """How many slices a file holds."""
     return int(tags["NumberOfFrames"] or 1)
 
 
 def check_modality(tags: Tags, path: Path | str) -> None:
+    """Refuse what is no CT, or has colors."""
     if tags["Modality"] != "CT":
         raise InputError(f"{path}: expected CT, found modality {tags['Modality'] or 'unknown'}; give the CT series")
     if tags["SamplesPerPixel"] not in ("", "1"):
@@ -186,6 +130,7 @@ def read_slices(files: Sequence[str]) -> list[DicomSlice]:
 
 
 def slice_from(file: str, tags: Tags) -> DicomSlice:
+    """A slice as its header describes it; the header says where it lies, or is refused."""
     between = next((tag for tag in ("SpacingBetweenSlices", "SliceThickness") if tags[tag]), "")
     return DicomSlice(
         file,
@@ -198,6 +143,11 @@ def slice_from(file: str, tags: Tags) -> DicomSlice:
 
 
 def numbers(tags: Tags, tag: str, count: int, file: str) -> NDArray[Any]:
+    """The numbers of a tag.
+
+    >>> numbers({"PixelSpacing": "0.7\\\\0.9"}, "PixelSpacing", 2, "slice.dcm").tolist()
+    [0.7, 0.9]
+    """
     try:
         values = np.array([float(part) for part in tags[tag].split("\\")])
     except ValueError:
@@ -254,6 +204,7 @@ def stack(slices: Sequence[DicomSlice], path: Path) -> tuple[NDArray[np.float64]
 
 
 def check_alike(first: DicomSlice, other: DicomSlice) -> None:
+    """Refuse slices of one series that differ in size, orientation or spacing."""
     for what, one, two in (
         ("size", first.size, other.size),
         ("orientation", first.orientation, other.orientation),
@@ -303,6 +254,7 @@ def narrowest(voxels: NDArray[Any]) -> type[np.generic]:
 
 
 def decode_series(files: Sequence[str], size: Sequence[int]) -> NDArray[Any]:
+    """X×Y×Z voxels of a series, a file for each slice in order; ``size`` is X and Y."""
     kinds: list[type[np.generic]] = [np.int16, np.int32, np.float32]  # each gives way to the next where it must
     voxels: NDArray[Any] = np.empty((*size, len(files)), np.int16, order="F")
     for index, file in enumerate(files):
@@ -314,6 +266,7 @@ def decode_series(files: Sequence[str], size: Sequence[int]) -> NDArray[Any]:
 
 
 def decode_frames(file: str, order: list[int]) -> NDArray[Any]:
+    """X×Y×Z voxels of a multi-frame file, its frames in this order."""
     voxels = decode(file, open_with_itk(file, "GDCMImageIO"))
     voxels = voxels.astype(narrowest(voxels), copy=False)
     return voxels if order == sorted(order) else voxels[:, :, order]

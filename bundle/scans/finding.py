@@ -35,7 +35,6 @@ class Source:
     series: tuple[str, ...] = ()
 
 
-# --- Finding ---------------------------------------------------------------------------------------------------------
 def find_scans(path: str | Path) -> dict[str, Source]:
     """The scans in a file, a folder of a DICOM series, or a folder of such files and folders, by name.
 
@@ -85,6 +84,7 @@ def scan_name(path: str | Path) -> str:
 
 
 def scan_of_file(path: Path) -> tuple[str, Source]:
+    """Name and source of a scan in one file; one slice of a DICOM series is refused."""
     if ending_of(path) in ENDINGS:
         return scan_name(path), Source(path)
     if dicom_class(path) is None:
@@ -97,6 +97,7 @@ def scan_of_file(path: Path) -> tuple[str, Source]:
 
 
 def scans_of_folder(root: Path) -> Iterator[tuple[str, Source]]:
+    """Names and sources of the image files directly in a folder, and of the DICOM series at any depth."""
     for folder, folders, files in os.walk(root):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         paths = [Path(folder, name) for name in sorted(files) if not name.startswith(".")]
@@ -133,7 +134,11 @@ def series_of_folder(folder: Path, paths: Sequence[Path], parts: Sequence[str]) 
 
 
 def name_endings(series: Sequence[tuple[str, str]]) -> list[str]:
-    """What tells the (number, UID) of one folder apart: nothing for one series, its number, else an index."""
+    """What is put behind a folder's name to name its series: nothing for one, their numbers, else 1, 2, ….
+
+    >>> name_endings([("00000002", "1.2.3"), ("00000010", "1.2.4")])
+    ['_2', '_10']
+    """
     if len(series) == 1:
         return [""]
     found = [number.lstrip("0") for number, _ in series]

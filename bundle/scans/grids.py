@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bundle.errors import InputError
 from bundle.scans.reading import Scan
 
-__all__ = ["ScanGrid", "grid_difference", "same_grid"]
+__all__ = ["ScanGrid", "check_grid", "grid_difference", "same_grid"]
 
 
 GRID_TOLERANCE = 0.1  # voxels, at the corners: a rounded header is not a shifted label map
@@ -60,7 +60,12 @@ class ScanGrid:
 
     @classmethod
     def spaced(cls, shape: Sequence[int], affine: NDArray[Any], pixdim: Sequence[float]) -> ScanGrid:
-        """The network's grid that Orientationd (RAS) and Spacingd (``pixdim``, mm; 0 keeps an axis) would make."""
+        """The network's grid that Orientationd (RAS) and Spacingd (``pixdim``, mm; 0 keeps an axis) would make.
+
+        >>> grid = ScanGrid.spaced((512, 512, 100), np.diag([-0.75, -0.75, 4.0, 1.0]), (1.5, 1.5, 2.0))
+        >>> grid.network_shape, grid.flipped
+        ((256, 256, 199), (True, True, False))
+        """
         from monai.data.utils import AFFINE_TOL, compute_shape_offset, zoom_affine  # here: it brings torch
 
         affine = np.asarray(affine, np.float64)

@@ -2,7 +2,7 @@
 """Read a scan or a label map of any format as it was stored, lean in memory.
 
 Nothing is resampled or turned here. What cannot be a whole, undistorted CT volume is refused with an `InputError`.
-DICOM itself is in `dicom`.
+DICOM series are in `dicom`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import InputError
-from bundle.scans.dicom import (
-    decode,
-    decode_frames,
-    decode_series,
-    open_with_itk,
-    read_slices,
-    refuse_pixels,
-    stack,
-    unreadable,
-)
+from bundle.scans.dicom import decode_frames, decode_series, read_slices, stack
 from bundle.scans.finding import ENDINGS, ITK_READERS, NIFTI, Source, ending_of, find_scans
+from bundle.scans.itk_files import decode, open_with_itk, refuse_pixels, unreadable
 
 __all__ = ["Scan", "check_header", "read_label_map", "read_scan"]
 
@@ -54,7 +46,6 @@ class Scan:
     slices: tuple[str, ...] = ()
 
 
-# --- Reading ---------------------------------------------------------------------------------------------------------
 def read_scan(source: str | Path | Source) -> Scan:
     """Read and check one scan.
 
@@ -91,20 +82,21 @@ def read_label_map(path: str | Path) -> Scan:
         if not np.array_equal(whole, scan.voxels):
             raise InputError(
                 f"{path}: expected whole numbers, found {scan.voxels[whole != scan.voxels][0]:g}; a label map must be "
-                "resampled with nearest neighbours"
+                "resampled with nearest-neighbor interpolation"
             )
         scan.voxels = whole
     if scan.voxels.dtype.kind == "i" and scan.voxels.min() < 0:
-        raise InputError(f"{path}: expected values of at least 0, found {scan.voxels.min()}; mend the label map")
+        raise InputError(f"{path}: expected values of at least 0, found {scan.voxels.min()}; correct the label map")
     return scan
 
 
 def read_file(path: Path) -> Scan:
+    """The volume of a file that is not DICOM, whatever its values are."""
     return read_nifti(path) if ending_of(path) in NIFTI else read_with_itk(path)
 
 
 def check_values(scan: Scan) -> None:
-    """Slice by slice, so that no mask of the whole volume is made."""
+    """Refuse what is not finite, or all one value; slice by slice, so that no mask of the whole volume is made."""
     low, high = math.inf, -math.inf
     for index in range(scan.voxels.shape[2]):
         plane = scan.voxels[:, :, index]
@@ -120,6 +112,17 @@ def check_values(scan: Scan) -> None:
 
 
 def check_header(path: Path, shape: Sequence[int], affine: NDArray[Any]) -> None:
+    """Refuse what is no 3D volume with an invertible affine.
+
+    Args:
+        path: the file, for the message.
+        shape: of all its axes.
+        affine: 4×4, voxel to mm.
+
+    >>> check_header(Path("ct.nii.gz"), (512, 512), np.eye(4))
+    Traceback (most recent call last):
+    bundle.errors.InputError: ct.nii.gz: expected one 3D volume, found an image of shape (512, 512); give the whole scan
+    """
     if len(shape) < 3 or any(size != 1 for size in shape[3:]):
         raise InputError(
             f"{path}: expected one 3D volume, found an image of shape {tuple(shape)}; "
@@ -132,7 +135,7 @@ def check_header(path: Path, shape: Sequence[int], affine: NDArray[Any]) -> None
     # relative to the spacing: a tiny but sound grid is not singular
     if not np.isfinite(affine).all() or not lengths.all() or abs(np.linalg.det(axes / lengths)) < 1e-6:
         raise InputError(
-            f"{path}: expected an invertible affine, found {np.round(affine[:3], 4).tolist()}; mend the header's "
+            f"{path}: expected an invertible affine, found {np.round(affine[:3], 4).tolist()}; correct the header's "
             "spacing and orientation"
         )
 
@@ -166,6 +169,7 @@ def nifti_voxels(stored: Any, shape: tuple[int, ...]) -> NDArray[Any]:
 
 
 def read_with_itk(path: Path) -> Scan:
+    """MetaImage and NRRD."""
     io = open_with_itk(path, ITK_READERS[ending_of(path)])
     axes = range(io.GetNumberOfDimensions())
     affine = np.eye(4)
@@ -177,6 +181,7 @@ def read_with_itk(path: Path) -> Scan:
 
 
 def read_dicom(source: Source) -> Scan:
+    """The volume of a series, its slices in the order of their positions."""
     slices = read_slices(source.series)
     affine, order = stack(slices, source.path)
     check_header(source.path, (*slices[0].size, len(slices)), affine)

@@ -73,18 +73,30 @@ def count_by_slice(labels: NDArray[np.uint8], channels: int) -> SliceCounts:
 
 
 def sum_volumes(counts: SliceCounts, affine: NDArray[np.float64], vocabulary: Vocabulary) -> Volumes:
+    """`measure_volumes` of a label map whose voxels are counted."""
     voxel = float(abs(np.linalg.det(affine[:3, :3])))
     voxels = counts[0].sum(0)
     border = np.any([count[[0, -1]].any(0) for count in counts], axis=0)  # the six faces of the scan
     organs = {
-        organ.name: OrganVolume(value, int(voxels[value]), voxels[value] * voxel / 1000, bool(border[value]))
+        organ.name: OrganVolume(value, int(voxels[value]), float(voxels[value] * voxel / 1000), bool(border[value]))
         for value, organ in enumerate(vocabulary, start=1)
     }
     return Volumes(voxel, organs)
 
 
 def measure_volumes(labels: NDArray[np.uint8], affine: NDArray[np.float64], vocabulary: Vocabulary) -> Volumes:
-    """Voxels and volume of each organ in a map X×Y×Z whose values are the vocabulary's channels."""
+    """Voxels and volume of each organ in a label map.
+
+    Args:
+        labels: X×Y×Z, values are the vocabulary's channels.
+        affine: voxel to mm.
+        vocabulary: the organs.
+
+    >>> labels = np.zeros((10, 10, 10), np.uint8)
+    >>> labels[2:4, 2:4, 2:4] = 1
+    >>> measure_volumes(labels, np.diag([4.0, 4.0, 8.0, 1.0]), Vocabulary("liver")).organs["liver"]
+    OrganVolume(value=1, voxels=8, ml=1.024, touches_border=False)
+    """
     return sum_volumes(count_by_slice(labels, vocabulary.out_channels), affine, vocabulary)
 
 

@@ -93,7 +93,7 @@ class WindowIntensityd(ScaleIntensityRanged):
 
     Args:
         keys: the images.
-        hu_window: lowest and highest HU that are told apart.
+        hu_window: lowest and highest HU of the window; beyond them all values are the same.
         intensity: what these two become.
         allow_missing_keys: skip keys that an item does not have.
 
@@ -166,6 +166,11 @@ class MapLabelValuesd(MapTransform):
         keys: the label.
         image_key: the image, for the grid of a missing label.
         vocabulary: the organs of the run, for cases without `values`.
+
+    Example:
+        >>> case = {"label": torch.tensor([[[[0, 1, 2]]]]), "values": {0: UNKNOWN, 1: 6, 2: 6}, "cohort": "livers"}
+        >>> MapLabelValuesd()(case)["label"].flatten().tolist()
+        [255, 6, 6]
     """
 
     def __init__(

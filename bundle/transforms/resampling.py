@@ -46,7 +46,7 @@ class AxisMap:
         return AxisMap(self.low[start:stop], self.high[start:stop], self.weight[start:stop])
 
     def reach(self, first: int, last: int) -> tuple[int, int]:
-        """Range of positions that have a neighbour in ``first … last``."""
+        """Range of positions that have a neighbor in ``first … last``."""
         inside = ((self.high >= first) & (self.low <= last)).nonzero()
         return (int(inside[0]), int(inside[-1]) + 1) if len(inside) else (0, 0)
 
@@ -63,7 +63,12 @@ def to_scan_axis(grid: ScanGrid, axis: int) -> AxisMap:
 
 
 def lerp(values: Tensor, axis: int, where: AxisMap) -> Tensor:
-    """Interpolate float64 ``values`` along one axis."""
+    """Interpolate float64 ``values`` along one axis.
+
+    >>> values = torch.tensor([0.0, 10.0, 30.0], dtype=torch.float64)
+    >>> lerp(values, 0, AxisMap.linear(count=3, scale=0.75, shift=0.25, size=3)).tolist()
+    [2.5, 10.0, 25.0]
+    """
     if axis == values.ndim - 1:  # where index_select would copy element by element
         shape = (*values.shape[:-1], len(where.low))
         return values.gather(axis, where.low.expand(shape)).lerp_(
@@ -83,7 +88,7 @@ def to_network(voxels: NDArray[Any], grid: ScanGrid) -> Tensor:
     for start in range(0, grid.network_shape[2], PLANES):
         part = z.part(start, start + PLANES)
         planes, place = torch.unique(torch.cat([part.low, part.high]), return_inverse=True)
-        # Z×Y×X is how files store a volume; only the planes that have a part in the result are looked at.
+        # Z×Y×X is how files store a volume; only the planes that have a part in the result are read.
         slab = torch.from_numpy(np.stack([scan[:, :, k].T for k in planes.tolist()]).astype(np.float32)).double()
         slab = lerp(lerp(slab, 1, y), 2, x)
         low, high = place.split(len(part.low))
@@ -94,7 +99,7 @@ def to_network(voxels: NDArray[Any], grid: ScanGrid) -> Tensor:
 def candidates(plane: Tensor) -> list[tuple[int, tuple[int, int, int, int]]]:
     """Channels that can be the most probable one somewhere in a plane (C×U×V), each with the box of its voxels there.
 
-    The winner has a probability of at least 1/C. Interpolation never exceeds its neighbours, so that a channel below
+    The winner has a probability of at least 1/C. Interpolation never exceeds its neighbors, so that a channel below
     1/C at all of them cannot win between them. Background is left out: it wins wherever nobody else does.
     """
     least = (1 - 1e-6) / len(plane)
@@ -178,7 +183,7 @@ def sample(volume: Tensor, positions: Tensor) -> Tensor:
 
 
 def reached(positions: Tensor, shape: Sequence[int]) -> list[slice]:
-    """The part of a volume that has neighbours of all positions."""
+    """The part of a volume that has the neighbors of all positions."""
     flat = positions.reshape(-1, 3)
     low, high = flat.amin(0).floor().long(), flat.amax(0).floor().long() + 2
     return [slice(min(max(int(a), 0), n - 1), max(min(int(b), n), 1)) for a, b, n in zip(low, high, shape, strict=True)]

@@ -1,4 +1,4 @@
-"""How an error that a user can mend reaches them."""
+"""How an error that a user can correct reaches them."""
 
 import subprocess
 import sys

@@ -45,7 +45,7 @@ class RawCase:
         name: unique in its dataset.
         image: a file, the folder of a DICOM series, or the files of one.
         labels: the files that annotate it; none for an unlabelled case.
-        patient: who it is of, where several cases may be of one person; the case itself if empty.
+        patient: where several cases may be of one person; the case itself if empty.
         section: `training` or `test`, as the dataset's makers split it.
         labelled: the organs annotated in it, where these are not all of the dataset's.
     """

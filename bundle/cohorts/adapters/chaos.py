@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from bundle.cohorts.adapters.base import Adapter, Annotation, RawCase, find_files, natural_order
 from bundle.errors import InputError
-from bundle.scans.dicom import decode, open_with_itk
 from bundle.scans.finding import Source
+from bundle.scans.itk_files import decode, open_with_itk
 from bundle.scans.reading import Scan
 
 __all__ = ["Chaos"]

@@ -47,7 +47,7 @@ class Lits(Adapter):
         if np.array_equal(image.affine[:3, :3], np.eye(3)):
             raise InputError(
                 f"{image.path}: expected a voxel size, found the identity as affine, so neither size nor orientation "
-                "are known; leave it out, or mend the header"
+                "are known; leave it out, or correct the header"
             )
         if image.voxels.shape != label.voxels.shape:
             raise InputError(
@@ -59,7 +59,7 @@ class Lits(Adapter):
         if not voxels_agree(image, label):
             raise InputError(
                 f"{label.path}: expected the affine of {image.path}, found another, and the values under it do not "
-                "show that their voxels agree; leave it out, or mend the header"
+                "show that their voxels agree; leave it out, or correct the header"
             )
         note = "the header of the segmentation is not that of the volume; their voxels agree, so the volume's counts"
         return Annotation(as_bytes(label), image.affine, notes=[note])

@@ -27,7 +27,7 @@ class TotalSegmentator(Adapter):
     seen = True
     fixes = (
         "One file for each organ becomes one label map. Subjects without a CT or without any of the 13 organs (heads, "
-        "legs) are left out. The makers' test subjects are the section `test`; meta.csv tells which they are."
+        "legs) are left out. The makers' test subjects are the section `test`; meta.csv lists them."
     )
 
     def find(self, source: Path) -> list[RawCase]:

@@ -45,7 +45,7 @@ def test_swapped_kidneys(data: Path) -> None:
 
 @pytest.mark.parametrize(("axis", "words"), [(1, "behind the kidneys"), (2, "below the kidneys")])
 def test_a_scan_upside_down_or_back_to_front(data: Path, axis: int, words: str) -> None:
-    """Image and label map agree; only the anatomy tells."""
+    """Image and label map agree; only the anatomy shows it."""
     flip = np.diag([-1.0 if row == axis else 1.0 for row in range(3)] + [1.0])
     for key in ("image", "label"):
         change(path_of(data, "full/full_000", key), affine=lambda old: flip @ old)
@@ -62,7 +62,7 @@ def test_accepting_situs_inversus_does_not_hide_a_flipped_label_map(data: Path) 
 
 
 def test_a_label_map_of_another_patient(data: Path) -> None:
-    """Same shape, other organs: nothing in the headers could tell."""
+    """Same shape, other organs: nothing in the headers shows it."""
     other = np.asanyarray(nib.load(path_of(data, "full/full_001", "label")).dataobj)
     change(path_of(data, "full/full_000", "label"), lambda old: other)
     finding = only(data, "full/full_000")

@@ -91,7 +91,7 @@ def test_an_undeclared_value(data: Path) -> None:
 
 def test_values_between_labels(data: Path) -> None:
     change(path_of(data, "full/full_000", "label"), lambda old: old * 0.5)
-    refused(data, "full/full_000", "expected whole numbers, found", "nearest neighbours")
+    refused(data, "full/full_000", "expected whole numbers, found", "nearest-neighbor interpolation")
 
 
 def test_a_series_with_a_missing_slice(data: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_person_may_accept_what_is_odd(data: Path) -> None:
     assert found(data) == {}
 
 
-def test_all_errors_are_counted_and_the_first_is_told(data: Path) -> None:
+def test_all_errors_are_counted_and_the_first_is_named(data: Path) -> None:
     for name in ("full/full_000", "liver/liver_000", "spleen/spleen_000"):
         path_of(data, name, "label").unlink()
     with pytest.raises(
@@ -126,14 +126,14 @@ def test_a_huge_value_is_undeclared_and_nothing_more(data: Path) -> None:
     refused(data, "full/full_000", "holds the value 2000000000")
 
 
-def test_a_label_map_in_other_axes_is_told_apart_from_a_shifted_one(data: Path) -> None:
+def test_a_label_map_in_other_axes_differs_from_a_shifted_one(data: Path) -> None:
     path = path_of(data, "full/full_000", "label")
     turned = nib.load(path).as_reoriented([[0, -1], [1, 1], [2, 1]])
     nib.save(nib.Nifti1Image(np.asanyarray(turned.dataobj), turned.affine), path)
     refused(data, "full/full_000", "its axes run LAS, those of its image", "run RAS; store both alike")
 
 
-def test_all_undeclared_values_are_told(data: Path) -> None:
+def test_all_undeclared_values_are_named(data: Path) -> None:
     change(
         path_of(data, "spleen/spleen_000", "label"), lambda old: (old * (np.indices(old.shape)[2] % 4)).astype(np.uint8)
     )

@@ -22,7 +22,7 @@ def test_a_header_without_orientation(data: Path) -> None:
     assert "orientation" in findings
 
 
-def test_a_header_in_centimetres(data: Path) -> None:
+def test_a_header_in_centimeters(data: Path) -> None:
     for key in ("image", "label"):
         change(path_of(data, "full/full_000", key), affine=lambda old: old / 10)
     kinds = {finding.kind: finding for finding in found(data)["full/full_000"]}
@@ -30,7 +30,7 @@ def test_a_header_in_centimetres(data: Path) -> None:
     assert not any(finding.error for finding in kinds.values())
 
 
-def test_a_header_in_metres_is_an_error(data: Path) -> None:
+def test_a_header_in_meters_is_an_error(data: Path) -> None:
     for key in ("image", "label"):
         change(path_of(data, "full/full_000", key), affine=lambda old: old / 1000)
     assert [finding.kind for finding in found(data)["full/full_000"] if finding.error] == ["field"]

@@ -134,7 +134,7 @@ def test_a_fold_may_be_written_as_text(write_cohort: Write) -> None:
     assert case["fold"] == 2
 
 
-def test_a_misspelt_key_is_told(write_cohort: Write) -> None:
+def test_a_misspelled_key_is_named(write_cohort: Write) -> None:
     path = write_cohort("a", ALL, [None], extra=[{"lable": "x.nii.gz", "note": "any other key is fine"}])
     with pytest.raises(InputError, match='case0.nii.gz has "lable"; did you mean "label"'):
         read_cohort(path)

@@ -81,13 +81,13 @@ def test_kidneys_without_a_side_and_ignored_voxels_stay_unknown(write_cohort: Wr
 
 
 @pytest.mark.parametrize(("said", "meant"), [("livr", "liver"), ("Spleeen", "spleen"), ("kidny", "kidney")])
-def test_a_misspelt_organ_is_not_learned_as_background(write_cohort: Write, said: str, meant: str) -> None:
+def test_a_misspelled_organ_is_not_learned_as_background(write_cohort: Write, said: str, meant: str) -> None:
     with pytest.raises(InputError, match=f'is no organ of the vocabulary; did you mean "{meant}"'):
         read_cohort(write_cohort("a", {"0": "background", "1": said}, [EMPTY]))
 
 
 @pytest.mark.parametrize("name", ["urinary bladder", "duodenum", "superior vena cava", "left lung", "rectum"])
-def test_other_structures_are_not_taken_for_misspelt_organs(write_cohort: Write, name: str) -> None:
+def test_other_structures_are_not_taken_for_misspelled_organs(write_cohort: Write, name: str) -> None:
     (case,) = read_cohort(write_cohort("a", {"0": "background", "1": name, "2": "liver"}, [EMPTY]))
     assert case["values"][1] == BACKGROUND
 

@@ -249,6 +249,6 @@ def test_every_dataset_describes_itself() -> None:
         assert all((adapter.title, adapter.license, adapter.layout))
 
 
-def test_a_misspelt_dataset_is_suggested() -> None:
+def test_a_misspelled_dataset_is_suggested() -> None:
     with pytest.raises(InputError, match='did you mean "btcv"'):
         find_adapter("btvc")

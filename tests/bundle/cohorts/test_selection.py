@@ -95,7 +95,7 @@ def test_a_fold_that_does_not_exist_is_an_error(two_cohorts: Path) -> None:
         training_cases(two_cohorts, fold=7)
 
 
-def test_what_was_understood_is_told(two_cohorts: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_was_understood_is_logged(two_cohorts: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
         training_cases(two_cohorts)
     assert "cohort spleen: cases annotated with 1 × spleen; 1 × nothing" in caplog.text

@@ -182,4 +182,4 @@ def test_a_nifti_without_a_sound_affine_is_refused(tmp_path: Path, column: tuple
     image.header["sform_code"], image.header["qform_code"] = 2, 0
     header = image.header.binaryblock + b"\0" * 4
     (tmp_path / "a.nii").write_bytes(header + VOXELS.tobytes(order="F"))
-    refuse(tmp_path / "a.nii", r"a.nii: expected an invertible affine, found .*; mend the header")
+    refuse(tmp_path / "a.nii", r"a.nii: expected an invertible affine, found .*; correct the header")

@@ -103,7 +103,7 @@ def test_interpolation_by_hand() -> None:
     where = AxisMap.linear(5, 0.75, 0.25, 3)  # 0.25, 1, 1.75, 2.5, 3.25: the last two lie beyond the end
     assert lerp(values, 1, where).tolist() == [[2.5, 10.0, 25.0, 30.0, 30.0]]
     assert where.reach(0, 0) == (0, 1)
-    assert where.reach(2, 2) == (1, 5)  # position 1 lies on voxel 1, and 2 is its neighbour
+    assert where.reach(2, 2) == (1, 5)  # position 1 lies on voxel 1, and 2 is its neighbor
 
 
 def test_ties_go_to_the_first_channel_and_narrow_winners_are_found() -> None:

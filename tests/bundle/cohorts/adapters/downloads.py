@@ -1,6 +1,6 @@
 """Miniature copies of official downloads, and what a prepared cohort says about single points of the body.
 
-Every miniature shows one made-up patient: each structure is one small box somewhere in world space, so that its centre
+Every miniature shows one made-up patient: each structure is one small box somewhere in world space, so that its center
 (`points`) must come out as its organ whatever the axes, spacings and formats of the files are.
 """
 
@@ -34,7 +34,7 @@ SPOT_HU = 300
 
 
 def affine_for(axes: str = "RAS", shape: tuple[int, ...] = SHAPE, spacing: tuple[float, ...] = SPACING) -> NDArray:
-    """Affine of a grid centred on the origin whose axes run towards ``axes``."""
+    """Affine of a grid centered on the origin whose axes run towards ``axes``."""
     affine = np.eye(4)
     affine[:3, :3] = 0
     for column, letter in enumerate(axes):
@@ -66,7 +66,7 @@ def places(affine: NDArray, shape: tuple[int, ...]) -> NDArray:
 
 
 def add_spot(ct: NDArray, affine: NDArray) -> NDArray:
-    """Sets a bright box around `SPOT`, about 3×3×3 voxels, by which a mirrored image can be told."""
+    """Sets a bright box around `SPOT`, about 3×3×3 voxels, by which a mirrored image can be recognized."""
     offset = np.abs(places(affine, ct.shape) - np.reshape(SPOT, (3, 1, 1, 1)))
     ct[(offset < np.reshape((12, 12, 15), (3, 1, 1, 1))).all(0)] = SPOT_HU
     return ct
