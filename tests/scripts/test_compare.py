@@ -192,7 +192,7 @@ def test_a_killed_comparison_goes_on_and_ends_in_a_report(run_command: RunComman
     assert "torch 2.13.0" in facts["versions"]
 
 
-def test_a_misspelt_config_is_one_sentence(run_command: RunCommand) -> None:
+def test_a_misspelled_config_is_one_sentence(run_command: RunCommand) -> None:
     done = run_command("-m", "scripts", "compare", "--config", "configs/compare_smal.yaml")
     assert done.returncode == 2
     assert done.stderr.strip().startswith("error: configs/compare_smal.yaml: no such file")
