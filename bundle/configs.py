@@ -1,79 +1,170 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""The command line of `python -m monai.bundle run`: which config it is, and a guard against misspelt options.
+"""The config that runs: its effective values, and the check that each of them is allowed and has an effect.
 
-MONAI takes `--suprevision full` as a new id and goes on with the default.
+MONAI hands a component its arguments and nothing else. The functions here are named in a config's list of acts
+(`training`, `evaluating`, `inferring`) and find the config they are part of, whoever runs it: a command line, MONAI
+Label, or `ConfigWorkflow`. What values there are is in `bundle.values`.
 """
 
 from __future__ import annotations
 
-import ast
 import difflib
 import inspect
-import sys
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-
-import yaml
-from fire.parser import DefaultParseValue
-from monai.bundle import ConfigParser, run
+from typing import TYPE_CHECKING, Any
 
 from bundle.errors import InputError
+from bundle.files import whole_file
+from bundle.values import VALUES
 
-__all__ = ["check_options", "run_config"]
+if TYPE_CHECKING:
+    from monai.bundle.reference_resolver import ReferenceResolver
 
+__all__ = ["RunningConfig", "check_values", "write_config"]
 
-def option_names(arguments: Sequence[str]) -> list[str]:
-    """The ids that a command line overrides: `--train::trainer::max_epochs 3` overrides `train`."""
-    return [option.replace("#", "::").split("::")[0].lstrip("+") for option in option_values(arguments)]
-
-
-def option_values(arguments: Sequence[str]) -> dict[str, str]:
-    """Options and their values, `--a 1` and `--a=1` alike."""
-    values = {}
-    for place, argument in enumerate(arguments):
-        if argument.startswith("--"):
-            name, _, value = argument[2:].partition("=")
-            values[name] = value if "=" in argument else "".join(arguments[place + 1 : place + 2])
-    return values
+REFERENCE = re.compile(r"[@%]([A-Za-z_]\w*)")
+# Ids that programs ask for by name: nothing in the config needs to refer to them.
+ENTRY_POINTS = {
+    "imports", "initialize", "finalize", "run", "training", "evaluating", "inferring", "bundle_root", "dataset_dir",
+    "output_dir", "device", "val_interval", "save_execute_config",
+}  # fmt: skip
+VERSIONS = ("torch", "monai", "pytorch-ignite", "numpy", "nibabel", "itk")
 
 
-def config_files(arguments: Sequence[str]) -> list[str]:
-    """The files given as `--config_file`, one or a list."""
-    for place, argument in enumerate(arguments):
-        if argument.lstrip("-").split("=")[0] == "config_file":
-            text = argument.split("=", 1)[1] if "=" in argument else arguments[place + 1]
-            return list(ast.literal_eval(text)) if text.startswith("[") else text.split(",")
-    return []
+class RunningConfig:
+    """The config whose component is being instantiated right now.
 
+    Args:
+        resolver: MONAI's, with all ids of the config, overrides included.
+    """
 
-def run_config(arguments: Sequence[str] | None = None) -> ConfigParser | None:
-    """The config, with its overrides, of the `python -m monai.bundle run` that this process is; None if it is none."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    files = config_files(given)
-    if not files or given[0] != "run":
+    def __init__(self, resolver: ReferenceResolver) -> None:
+        self.resolver = resolver
+        found: dict[str, Any] = resolver.items[""].get_config()
+        self.raw = {name: value for name, value in found.items() if name != "_meta_"}  # metadata.json comes along
+
+    @classmethod
+    def find(cls) -> RunningConfig | None:
+        """The config that runs; None if the caller was not instantiated by one.
+
+        MONAI's resolver is an object on the call stack of everything that it instantiates, and nowhere else.
+        """
+        from monai.bundle.reference_resolver import ReferenceResolver  # here: it brings torch
+
+        frame = inspect.currentframe()
+        while frame is not None:
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, ReferenceResolver):
+                return cls(owner)
+            frame = frame.f_back
         return None
-    parser = ConfigParser()
-    parser.read_config(files)
-    known = set(inspect.signature(run).parameters)
-    overrides = {name: value for name, value in option_values(given).items() if name not in known}
-    parser.update({name.replace("#", "::"): DefaultParseValue(value) for name, value in overrides.items()})
-    return parser
+
+    def value(self, name: str) -> Any:
+        """What an id stands for, as JSON can hold it."""
+        found = self.resolver.get_resolved_content(name)
+        return found if is_plain(found) else str(found)
+
+    def section(self, name: str) -> Any:
+        """An id as it is written, with references and expressions inside replaced by what they stand for."""
+        return self.written(self.raw[name], name)
+
+    def written(self, value: Any, name: str) -> Any:
+        if isinstance(value, Mapping):
+            return {key: self.written(item, f"{name}::{key}") for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.written(item, f"{name}::{place}") for place, item in enumerate(value)]
+        return self.value(name) if isinstance(value, str) and value.startswith(("$", "@")) else value
+
+    def references(self) -> set[str]:
+        """The top-level ids that something in the config refers to."""
+        return {found for text in texts(self.raw) for found in REFERENCE.findall(text)}
+
+    def unused(self) -> list[str]:
+        """Plain values that nothing refers to: they have no effect."""
+        known = self.references() | ENTRY_POINTS
+        return [name for name, value in self.raw.items() if name not in known and not has_target(value)]
 
 
-def check_options(arguments: Sequence[str] | None = None) -> None:
-    """Every option of a `python -m monai.bundle run` command line is an id of its config files.
+def is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(is_plain(item) for item in value)
+    return value is None or isinstance(value, str | int | float | bool)
+
+
+def has_target(value: Any) -> bool:
+    """Whether a config value has a component or an expression inside: it is no plain value."""
+    return any(key == "_target_" for key in keys(value)) or any(text.startswith("$") for text in texts(value))
+
+
+def keys(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        yield from map(str, value)
+    for item in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        yield from keys(item)
+
+
+def texts(value: Any) -> Iterator[str]:
+    """All text inside a config value."""
+    if isinstance(value, str):
+        yield value
+    for item in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        yield from texts(item)
+
+
+def check_values(strict: bool = True) -> None:
+    """Every value of the config that runs is allowed, and has an effect.
+
+    MONAI takes `--suprevision full` as a new id and goes on with the default.
+
+    Args:
+        strict: refuse all values that nothing refers to. Else only those that look like a misspelling: an overlay for
+            training may be given to inference.
 
     Raises:
-        InputError: naming the option and what it was probably meant to be.
+        InputError: naming the value, what is allowed, or what it was probably meant to be.
     """
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    files = config_files(given)
-    if not files or given[0] != "run":
-        return  # another program runs the config
-    known = {key.split("::")[0].lstrip("+") for file in files for key in yaml.safe_load(Path(file).read_text())}
-    known |= set(inspect.signature(run).parameters)
-    for name in option_names(given):
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f'did you mean "{close[0]}"?' if close else f"see the ids at the top of {files[0]}"
-            raise InputError(f'--{name}: the config has no "{name}"; {hint}')
+    config = RunningConfig.find()
+    if config is None:
+        return
+    known = {value.name for value in VALUES}
+    for name in config.unused():
+        close = difflib.get_close_matches(name, sorted(config.references() | known), n=1, cutoff=0.6 if strict else 0.8)
+        if name in known:
+            hint = "it would have no effect here, so leave it out"
+        else:
+            hint = f'did you mean "{close[0]}"?' if close else "docs/reference/configs.md lists all values"
+        if strict or (close and name not in known):
+            raise InputError(f'--{name}: nothing in this config uses a value "{name}"; {hint}')
+    for value in VALUES:
+        if value.name in config.raw:
+            value.check(config.value(value.name))
+
+
+def write_config(path: str | Path) -> None:
+    """Write what runs: every effective value, the whole config, and the versions of the libraries, as JSON."""
+    config = RunningConfig.find()
+    if config is None:
+        return
+    record = {
+        "values": {value.name: config.value(value.name) for value in VALUES if value.name in config.raw},
+        "versions": {name: installed(name) for name in VERSIONS},
+        "config": config.raw,
+    }
+    with whole_file(path) as unfinished:
+        unfinished.write_text(json_text(record))
+
+
+def installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def json_text(record: Mapping[str, Any]) -> str:
+    import json
+
+    return json.dumps(record, indent=2, default=str) + "\n"

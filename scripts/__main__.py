@@ -29,6 +29,7 @@ COMMANDS = {  # where each command lives
     "phantom": ("scripts.phantom", "phantom"),
     "prepare": ("scripts.prepare", "prepare"),
     "prior": ("scripts.prior", "prior"),
+    "reference": ("scripts.reference", "reference"),
     "segment": ("scripts.segment", "segment"),
 }
 GROUPS = {  # what is shown without a command, in the order in which commands are needed
@@ -49,6 +50,9 @@ GROUPS = {  # what is shown without a command, in the order in which commands ar
     },
     "Use": {
         "segment": "segment CT scans with a trained model",
+    },
+    "Development": {
+        "reference": "write the reference pages of the documentation from the code",
     },
 }
 RENAMED = {  # options that shadowed names of Python

@@ -14,9 +14,9 @@ from scripts.runs import ROOT
 if TYPE_CHECKING:
     from monai.bundle import ConfigParser
 
-__all__ = ["EVALUATE", "TRAIN", "config_values", "read_config"]
+__all__ = ["EVALUATE", "INFERENCE", "TRAIN", "config_values", "read_config"]
 
-TRAIN, EVALUATE = (ROOT / "configs" / f"{name}.yaml" for name in ("train", "evaluate"))
+TRAIN, EVALUATE, INFERENCE = (ROOT / "configs" / f"{name}.yaml" for name in ("train", "evaluate", "inference"))
 
 
 def read_config(files: Sequence[str | Path], values: Mapping[str, Any] | None = None) -> ConfigParser:

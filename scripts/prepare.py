@@ -84,7 +84,7 @@ def row_of(adapter: Adapter) -> tuple[str, ...]:
     elif len(left_out) < 6:
         words = f"all but {', '.join(left_out)}"
     needed = "needed" if adapter.registration else "none"
-    return adapter.name, words, str(adapter.cases), needed, adapter.licence, adapter.url
+    return adapter.name, words, str(adapter.cases), needed, adapter.license, adapter.url
 
 
 def report(prepared: Prepared, adapter: Adapter) -> None:

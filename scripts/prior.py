@@ -1,5 +1,8 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""`python -m scripts prior DATASET…`: q of your cohorts, and where it is doubtful, before any training."""
+"""`python -m scripts prior DATASET…`: q of your cohorts, and where it is doubtful, before any training.
+
+What takes seconds to import is imported when the command runs, so that its help is quick.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bundle.errors import InputError
-from bundle.files import whole_file
 from bundle.organs import Vocabulary
-from scripts.common import check_writable, listed, print_table
+from scripts.common import check_writable, listed
 from scripts.configs import TRAIN, config_values
 
-if TYPE_CHECKING:  # else imported where they are used: the help needs none of these
+if TYPE_CHECKING:
     from bundle.cohorts.datalists import Case
     from bundle.training.measuring import Footing
-    from bundle.training.survey import Cohort, Survey
-
-Rows = list[list[str]]
+    from bundle.training.survey import Survey
 
 
 def prior(
@@ -38,6 +38,7 @@ def prior(
         overlays: config files on configs/train.yaml.
         output: folder for prior.json, cohorts.json, prior.png and prior.html.
     """
+    from bundle.reports.prior import write_prior_page
     from bundle.training.survey import survey_cohorts
 
     folder = Path(str(output))
@@ -46,12 +47,12 @@ def prior(
     vocabulary = Vocabulary(configured if organs is None else organs)
     survey = survey_cohorts(read_cases([str(dataset) for dataset in datasets], vocabulary), vocabulary, footing)
     survey.save(folder)
-    write_page(survey, vocabulary, folder)
+    write_prior_page(folder, survey, vocabulary)
     print_survey(survey, folder)
 
 
 def read_footing(overlays: Sequence[str]) -> tuple[Footing, Any]:
-    """How training looks at scans, and its vocabulary."""
+    """How training sees scans, and its vocabulary."""
     from bundle.training.measuring import Footing
     from bundle.training.patches import Patches
 
@@ -67,6 +68,7 @@ def read_footing(overlays: Sequence[str]) -> tuple[Footing, Any]:
 
 
 def read_cases(datasets: Sequence[str], vocabulary: Vocabulary) -> list[Case]:
+    """The cases to train on."""
     from bundle.cohorts.datalists import cohort_files, load_cases
 
     cases = load_cases(".", [str(file) for file in cohort_files(datasets)], vocabulary)
@@ -75,72 +77,13 @@ def read_cases(datasets: Sequence[str], vocabulary: Vocabulary) -> list[Case]:
     return cases
 
 
-# --- What is shown ---------------------------------------------------------------------------------------------------
-def per_mille(share: float) -> str:
-    return f"{1000 * share:.3f}"
-
-
-def share_rows(survey: Survey) -> tuple[list[str], Rows]:
-    """Organ, q and spread, then a column for each partial cohort; the background comes last."""
-    head = ["organ", "q ‰", "spread", *(f"{cohort.name} ({cohort.cases})" for cohort in survey.partial)]
-    q = list(zip(survey.prior.names, survey.prior.proportions, survey.prior.spread, strict=True))
-    rows = [
-        [name, per_mille(share), per_mille(spread), *(given_cell(cohort, name) for cohort in survey.partial)]
-        for name, share, spread in [*q[1:], q[0]]
-    ]
-    return head, rows
-
-
-def given_cell(cohort: Cohort, organ: str) -> str:
-    given = cohort.given.get(organ)
-    if given is None:
-        return "–"
-    times = "" if given.ratio is None else f"  ×{given.ratio:.2f}"
-    return f"{per_mille(given.mean)} ± {per_mille(given.spread)}{times}"
-
-
-def view_rows(survey: Survey) -> tuple[list[str], Rows]:
-    head = ["field of view", "cases", "right-left mm", "back-front mm", "foot-head mm", "litres"]
-    rows = [
-        [cohort.name, str(cohort.cases), *(f"{side:.0f}" for side in cohort.extent_mm), f"{cohort.volume_l:.1f}"]
-        for cohort in [*survey.partial, survey.full]
-    ]
-    return head, rows
-
-
 def print_survey(survey: Survey, folder: Path) -> None:
-    for head, rows in (share_rows(survey), view_rows(survey)):
-        print_table([head, *rows], numbers=True)
+    """Tables, doubts, and where the files are."""
+    from bundle.reports.prior import share_table, view_table
+
+    for table in (share_table(survey), view_table(survey)):
+        print(table.text())
         print()
     for sentence in survey.warnings:
         print(f"warning: {sentence}")
     print(f"q is in {folder / 'prior.json'}, the report is {folder / 'prior.html'}")
-
-
-def write_page(survey: Survey, vocabulary: Vocabulary, folder: Path) -> None:
-    """`prior.html`, and its figure as `prior.png`."""
-    from bundle.reports.pages import Page
-    from bundle.reports.prior import plot_prior
-
-    figure = plot_prior(survey.prior, {cohort.name: cohort.given for cohort in survey.partial}, vocabulary)
-    with whole_file(folder / "prior.png") as unfinished:
-        figure.savefig(unfinished, dpi=110)
-    patch = "×".join(str(size) for size in survey.prior.sampling["patch"])
-    page = Page("Organ proportions")
-    page.text(
-        f"q of {survey.full.cases} fully labelled cases, as uniformly drawn patches of {patch} voxels see them, in ‰ "
-        "of the voxels; spread is the standard deviation over the cases. A cohort's column has the proportions its "
-        "annotators marked, and × how they compare with q; – is not annotated.",
-        "note",
-    )
-    if survey.warnings:
-        page.heading("Where q is doubtful")
-        for sentence in survey.warnings:
-            page.text(sentence)
-    page.heading("Proportions")
-    page.figure(figure, "Bars: one standard deviation over the cases. An arrow goes on to 0.")
-    page.table(*share_rows(survey))
-    page.heading("Fields of view")
-    page.text("Medians over the cases.", "note")
-    page.table(*view_rows(survey))
-    page.save(folder / "prior.html")

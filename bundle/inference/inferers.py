@@ -22,7 +22,7 @@ from bundle.errors import InputError
 from bundle.inference.body import box_around, find_body, touches
 from bundle.inference.buffers import DiskBuffers
 from bundle.inference.fusion import TiledSum
-from bundle.inference.predictors import Predictor, check_backend
+from bundle.inference.predictors import Predictor, check_backend, device_of
 from bundle.inference.windows import Slabs, Windows, background_slabs, only_background, probability_slabs
 from bundle.organs import BACKGROUND
 from bundle.processes import give_back, watch_memory
@@ -78,9 +78,10 @@ class SlabInferer(Inferer):
         roi_size: voxels of a window. An axis of size 1 is dropped, for a 2D network on slices; -1 is the whole axis.
         overlap: share of a window that the next one covers again.
         mode: `gaussian` or `constant`: how windows that overlap are weighted.
-        sw_batch_size: windows evaluated together.
+        sw_batch_size: windows evaluated together; None takes 1 on a CPU and 4 on a GPU.
         air: intensity up to which a voxel is air. Windows then lie over the body only, and none is all air. None
             evaluates the windows that MONAI's SlidingWindowInferer would.
+        skip_air: False does as if ``air`` were None.
         grid: `scan` or `network`: the grid of the labels.
         flips: axes to mirror (0 right, 1 anterior, 2 superior), all combinations averaged: for networks that were
             trained with flips.
@@ -98,8 +99,9 @@ class SlabInferer(Inferer):
         roi_size: Sequence[int],
         overlap: float = 0.25,
         mode: str = "gaussian",
-        sw_batch_size: int = 1,
+        sw_batch_size: int | None = 1,
         air: float | None = None,
+        skip_air: bool = True,
         grid: str = "network",
         flips: Sequence[int] = (),
         scales: Sequence[float] = (1.0,),
@@ -119,7 +121,8 @@ class SlabInferer(Inferer):
         if memory is not None and not (isinstance(memory, int | float) and memory > 0):
             raise InputError(f"memory: expected a number of GB above 0, found {memory}")
         self.roi_size, self.overlap, self.mode = tuple(int(n) for n in roi_size), float(overlap), mode
-        self.batch, self.air, self.grid, self.progress = int(sw_batch_size), air, grid, progress
+        self.batch, self.air = sw_batch_size, air if skip_air else None
+        self.grid, self.progress = grid, progress
         self.memory, self.context = memory, int(context)
         if self.context < 0 or (self.context and self.roi_size.count(1) != 1):
             raise InputError(
@@ -147,6 +150,10 @@ class SlabInferer(Inferer):
             self.predictors[backend] = Predictor(networks, **{**self.asked, "backend": backend})
         return self.predictors[backend]
 
+    def batch_for(self, network: nn.Module) -> int:
+        """Windows evaluated together."""
+        return int(self.batch or (1 if device_of(network).type == "cpu" else 4))
+
     def slabs(self, image: Tensor, network: nn.Module) -> tuple[int, Slabs]:
         """Probabilities of a volume (X×Y×Z): the axis they are finished along, and slabs across it.
 
@@ -168,8 +175,8 @@ class SlabInferer(Inferer):
         wanted = None if body is None else touches(body, windows, offset)
         predictor = self.predictor(network, math.prod(map(len, windows.starts)) * math.prod(size))
         if self.memory is not None:
-            self.keep_within(self.memory * 1e9, windows, predictor)
-        slabs = probability_slabs(padded, predictor, windows, wanted, self.batch, self.progress)
+            self.keep_within(self.memory * 1e9, windows, predictor, self.batch_for(network))
+        slabs = probability_slabs(padded, predictor, windows, wanted, self.batch_for(network), self.progress)
         return windows.axis, embed(crop(slabs, inner, windows.axis), region, shape, windows.axis)
 
     def windowed(self, image: Tensor, region: Sequence[slice], size: Sequence[int]) -> tuple[Tensor, list[slice]]:
@@ -185,14 +192,14 @@ class SlabInferer(Inferer):
         inner[axis] = slice(0, count)
         return with_neighbors(padded, axis, self.context).narrow(1 + axis, region[axis].start, count), inner
 
-    def keep_within(self, budget: float, windows: Windows, predictor: Predictor) -> None:
+    def keep_within(self, budget: float, windows: Windows, predictor: Predictor, batch: int) -> None:
         """Hold the windows' sums in files if memory does not suffice.
 
         Raises:
             InputError: when the network alone takes more.
         """
         with torch.inference_mode(), watch_memory() as most:
-            channels = predictor(torch.zeros(self.batch, 1 + 2 * self.context, *windows.size)).shape[1]
+            channels = predictor(torch.zeros(batch, 1 + 2 * self.context, *windows.size)).shape[1]
         taken = most() + WORKING_BYTES
         if taken > budget:
             raise InputError(

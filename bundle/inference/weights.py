@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bundle.configs import run_config
+from bundle.configs import RunningConfig
 from bundle.errors import InputError
 from bundle.files import whole_file
 from bundle.organs import WHOLE_VOCABULARY, Vocabulary
@@ -34,15 +34,16 @@ def record_model(directory: str | Path, vocabulary: Vocabulary, **values: Any) -
         values: further ids of the config.
     """
     record = {"organs": vocabulary.names, **values}
-    config = run_config()
-    if config is not None:  # the network as the config declares it; what is instantiated no longer tells
-        network_def = config.get("network_def")
-        if isinstance(network_def, dict) and "pretrained" in network_def:
-            # the trained weights replace them, and their file may be gone by then
-            network_def = {**network_def, "pretrained": None}
-        record["network_def"] = network_def
+    config = RunningConfig.find()
+    if config is not None:  # the network as the config declares it; what is instantiated no longer shows that
+        record["network_def"] = without_pretrained(config.section("network_def"))
     with whole_file(Path(directory) / MODEL_CONFIG) as unfinished:
         unfinished.write_text(json.dumps(record, indent=2) + "\n")
+
+
+def without_pretrained(network_def: dict[str, Any]) -> dict[str, Any]:
+    """The trained weights replace those that a network started from, whose file may be gone by then."""
+    return {name: None if name == "pretrained" else value for name, value in network_def.items()}
 
 
 def read_model_config(weights: str | Path) -> dict[str, Any]:

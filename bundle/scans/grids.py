@@ -72,6 +72,11 @@ class ScanGrid:
         spaced = zoom_affine(oriented, np.where(kept, spacing, pixdim), diagonal=False)
         network_shape, offset = compute_shape_offset(oriented_shape, oriented, spaced)
         spaced[:3, 3] = np.asarray(offset)[:3]
+        # Nor does it resample where nothing moves by a thousandth of a voxel per voxel
+        between = np.linalg.solve(oriented, spaced)
+        close = (np.allclose(a, b, atol=AFFINE_TOL) for a, b in ((oriented, spaced), (between, np.eye(4))))
+        if [int(n) for n in network_shape] == list(oriented_shape) and any(close):
+            spaced = oriented
         return cls(shape, affine, [int(n) for n in network_shape], spaced)
 
     def oriented(self, volume: NDArray[Any]) -> NDArray[Any]:

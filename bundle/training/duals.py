@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bundle.errors import InputError
 from bundle.training.prior import Prior
 
-__all__ = ["PriorLoss"]
+__all__ = ["PriorTerm"]
 
 
 Duals = Literal["natural", "gradient", "biased"]
@@ -20,7 +20,7 @@ Duals = Literal["natural", "gradient", "biased"]
 EPSILON = 1e-12
 
 
-class PriorLoss(nn.Module):
+class PriorTerm(nn.Module):
     """The prior term J_C as a min-max problem, with its duals ν and μ as state.
 
     With duals fixed, the value is linear in p̄, so that mini-batch gradients are unbiased:
@@ -30,7 +30,7 @@ class PriorLoss(nn.Module):
     It is a lower bound of the Kullback-Leibler divergence Σ_l KL(q_l ‖ p̄_l), tight at ν = −1/p̄, μ = −1/(1 − p̄).
 
     Duals: `natural` (ascent preconditioned by the curvature: −1/ν is a moving average of p̄), `gradient` (the paper's
-    plain ascent) or `biased` (no duals: the divergence of the mini-batch's own p̄). Call `step_duals` *after* the
+    plain ascent) or `biased` (no duals: the divergence of the mini-batch's own p̄). Call `step` *after* the
     network's step, with the batch that it was made from.
 
     q comes from a few cases. With a ``slack`` around it, only what lies beyond pulls: q gives way to the value nearest
@@ -38,13 +38,13 @@ class PriorLoss(nn.Module):
 
     Args:
         prior: q, or a `Prior`.
-        duals: how the duals are optimised.
+        duals: how the duals are optimized.
         memory: memory of the natural duals in partially labelled samples.
         floor: −1/ν never falls below this share of q, nor −1/μ below this share of 1 − q: bounded coefficients.
         rate: ascent rate of `gradient`.
     """
 
-    prior: Tensor
+    q: Tensor
     slack: Tensor
     nu: Tensor
     mu: Tensor
@@ -64,7 +64,7 @@ class PriorLoss(nn.Module):
         if q.ndim != 1 or (q < 0).any() or abs(float(q.sum()) - 1) > 1e-4:
             raise InputError(f"prior: expected proportions of at least 0 that sum to 1, found {q.tolist()}")
         self.duals, self.memory, self.floor, self.rate = duals, float(memory), float(floor), float(rate)
-        self.register_buffer("prior", q)
+        self.register_buffer("q", q)
         self.register_buffer("slack", torch.zeros_like(q))
         self.register_buffer("nu", -1 / q.clamp(EPSILON, 1))
         self.register_buffer("mu", -1 / (1 - q).clamp(EPSILON, 1))
@@ -77,7 +77,11 @@ class PriorLoss(nn.Module):
     @property
     def target(self) -> Tensor:
         """q; with a slack, the nearest to what is remembered that is within it."""
-        return self.tracked.clamp(self.prior - self.slack, self.prior + self.slack).clamp(0, 1)
+        return self.tracked.clamp(self.q - self.slack, self.q + self.slack).clamp(0, 1)
+
+    def duals_now(self) -> dict[str, Tensor]:
+        """The duals, and the proportions that they remember."""
+        return {"tracked": self.tracked, "nu": self.nu.clone(), "mu": self.mu.clone()}
 
     def coefficients(self) -> Tensor:
         """∂/∂p̄ for the present duals: q ν − (1 − q) μ."""
@@ -86,7 +90,7 @@ class PriorLoss(nn.Module):
     @torch.no_grad()
     def expect(self, proportions: Tensor, slack: Tensor) -> None:
         """Replace q, and how far p̄ may be from it without being pulled."""
-        self.prior.copy_(proportions)
+        self.q.copy_(proportions)
         self.slack.copy_(slack)
 
     def forward(self, proportions: Tensor) -> Tensor:
@@ -101,7 +105,7 @@ class PriorLoss(nn.Module):
         return (terms - entropy).sum().to(proportions.dtype)
 
     @torch.no_grad()
-    def step_duals(self, proportions: Tensor, samples: int = 1, decay: float = 1.0) -> None:
+    def step(self, proportions: Tensor, samples: int = 1, decay: float = 1.0) -> None:
         """Move the duals towards their optimum for the batch that the network has just stepped with.
 
         Args:
@@ -115,7 +119,7 @@ class PriorLoss(nn.Module):
             eta = -torch.expm1(torch.tensor(-samples / self.memory, dtype=torch.float64))
             self.remember(self.tracked + eta * (p - self.tracked))
         elif self.duals == "gradient":
-            q, rate = self.prior, self.rate * decay
+            q, rate = self.q, self.rate * decay
             self.nu += rate * q * (p + 1 / self.nu)
             self.mu += rate * (1 - q) * ((1 - p) + 1 / self.mu)
             self.nu.clamp_(max=-1)
@@ -128,7 +132,7 @@ class PriorLoss(nn.Module):
             self.remember(proportions.double())
 
     def remember(self, proportions: Tensor) -> None:
-        q = self.prior
+        q = self.q
         u = proportions.to(q.device).clamp(min=(self.floor * q).clamp(min=EPSILON), max=1 - self.floor * (1 - q))
         self.nu.copy_((-1 / u).clamp(max=-1))
         self.mu.copy_((-1 / (1 - u).clamp(min=EPSILON)).clamp(max=-1))

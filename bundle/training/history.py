@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""What a training did, as JSON lines."""
+"""What a training did, as JSON lines: the handler that writes them, and how they are read."""
 
 from __future__ import annotations
 
@@ -12,30 +12,24 @@ from ignite.engine import Engine, Events
 from monai.utils import CommonKeys
 
 from bundle.errors import InputError
-from bundle.training.losses import PannLoss
 from bundle.training.pseudo_labels import Refresh
 from bundle.training.trainer import PannEvents
 
-__all__ = ["History", "read_history"]
+__all__ = ["HistoryWriter", "read_history"]
 
 
-class History:
-    """What the training did, as JSON lines: losses, p̄, ν and μ, averaged over ``interval`` iterations; the
-    learning rate; refreshes.
+class HistoryWriter:
+    """Writes losses and p̄, averaged over ``interval`` iterations; duals, gradients, the learning rate; refreshes.
 
     Args:
         path: the file; what an earlier run of this stage left there goes.
         stage: name of the stage.
         interval: iterations per line.
-        loss: stage 2's loss, for its parts and duals.
         append: keep what other stages wrote, for a stage that follows them.
     """
 
-    def __init__(
-        self, path: str, stage: str, interval: int = 50, loss: PannLoss | None = None, append: bool = False
-    ) -> None:
-        self.path, self.stage, self.interval, self.loss = Path(path), stage, int(interval), loss
-        self.append = append
+    def __init__(self, path: str, stage: str, interval: int = 50, append: bool = False) -> None:
+        self.path, self.stage, self.interval, self.append = Path(path), stage, int(interval), append
         self.sums: dict[str, Any] = {}
         self.counts: dict[str, int] = {}
         self.learning_rate: float | None = None
@@ -43,7 +37,6 @@ class History:
     def attach(self, engine: Engine) -> None:
         engine.add_event_handler(Events.STARTED, self.start)
         engine.add_event_handler(Events.ITERATION_STARTED, self.note_learning_rate)
-        engine.add_event_handler(Events.ITERATION_STARTED, self.watch)
         engine.add_event_handler(Events.ITERATION_COMPLETED, self.collect)
         engine.add_event_handler(Events.ITERATION_COMPLETED(every=self.interval), self.write)
         if engine.has_registered_events(PannEvents.REFRESHED):
@@ -60,29 +53,25 @@ class History:
         if hasattr(engine, "optimizer"):
             self.learning_rate = engine.optimizer.param_groups[0]["lr"]
 
-    def watch(self, engine: Engine) -> None:
-        """Gradients are looked at only in the iterations after which a line is written."""
-        if self.loss is not None:
-            self.loss.watched = engine.state.iteration % self.interval == 0
+    def collect(self, engine: Engine) -> None:
+        output = engine.state.output
+        self.add("loss", output[CommonKeys.LOSS])
+        for name, part in output.get("parts", {}).items():
+            self.add(name, part)
+        if output.get("proportions") is not None:
+            self.add("proportions", output["proportions"])
 
     def add(self, name: str, value: Any) -> None:
-        self.sums[name] = self.sums.get(name, 0) + value
+        self.sums[name] = self.sums.get(name, 0) + value.detach().double()
         self.counts[name] = self.counts.get(name, 0) + 1
-
-    def collect(self, engine: Engine) -> None:
-        self.add("loss", engine.state.output[CommonKeys.LOSS].detach().double())
-        if self.loss is not None:
-            for name, value in self.loss.parts.items():
-                self.add(name, value.double())
-            if self.loss.proportions is not None:
-                self.add("proportions", self.loss.proportions.double())
 
     def write(self, engine: Engine) -> None:
         record = {name: (total / self.counts[name]).tolist() for name, total in self.sums.items()}
-        if self.loss is not None:
-            prior = self.loss.prior
-            record |= {"tracked": prior.tracked.tolist(), "nu": prior.nu.tolist(), "mu": prior.mu.tolist()}
-            record["gradients"] = {name: pull.tolist() for name, pull in self.loss.gradients.items()}
+        watched = dict(engine.state.output.get("watched") or {})
+        if watched:
+            pulls = watched.pop("gradients")
+            record |= {name: value.tolist() for name, value in watched.items()}
+            record["gradients"] = {name: pull.tolist() for name, pull in pulls.items()}
         if self.learning_rate is not None:
             record["learning_rate"] = self.learning_rate
         self.sums, self.counts = {}, {}
@@ -95,9 +84,11 @@ class History:
 
     def write_refresh(self, engine: Engine) -> None:
         refresh: Refresh = engine.state.refresh
-        values = {"proportions": refresh.proportions.tolist(), "by_cohort": refresh.by_cohort}
-        if self.loss is not None:
-            values["expected"] = self.loss.prior.prior.tolist()
+        values = {
+            "proportions": refresh.proportions.tolist(),
+            "by_cohort": refresh.by_cohort,
+            "expected": refresh.expected,
+        }
         if refresh.quality is not None:
             values["quality"] = refresh.quality
         self.record("refresh", engine.state.iteration, **values)
@@ -108,4 +99,5 @@ class History:
 
 
 def read_history(path: str | Path) -> list[dict[str, Any]]:
+    """The records that a training wrote, in order."""
     return [json.loads(line) for line in Path(path).read_text().splitlines()]

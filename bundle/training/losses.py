@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -13,9 +14,9 @@ from torch import Tensor, nn
 
 from bundle.errors import InputError
 from bundle.organs import UNKNOWN
-from bundle.training.duals import PriorLoss
+from bundle.training.duals import PriorTerm
 
-__all__ = ["DeepSupervisionLoss", "PannLoss", "SupervisedLoss", "predicted_proportions"]
+__all__ = ["DeepSupervisionLoss", "Objective", "PannLoss", "SupervisedLoss", "predicted_proportions", "split_samples"]
 
 
 def at_least_fp32(tensor: Tensor) -> Tensor:
@@ -146,8 +147,42 @@ class DeepSupervisionLoss(nn.Module):
         return torch.stack(losses).sum() / sum(weights)
 
 
+@dataclass(frozen=True)
+class Objective:
+    """What the loss of stage 2 computed for a mini-batch.
+
+    Args:
+        parts: `labelled` (J_L), `partial` (λ1 J_P) and `prior` (λ2 J_C), those that the batch has.
+        proportions: p̄ of the partially labelled samples (C), detached; None where there are none.
+        partial_samples: how many there are.
+        partial_logits: their logits, for `pulls`.
+        channel_axis: of these logits.
+    """
+
+    parts: dict[str, Tensor]
+    proportions: Tensor | None
+    partial_samples: int
+    partial_logits: Tensor
+    channel_axis: int
+
+    @property
+    def total(self) -> Tensor:
+        """J, the sum of the parts."""
+        return torch.stack(list(self.parts.values())).sum()
+
+    def pulls(self) -> dict[str, Tensor]:
+        """How hard J_P and J_C pull at each channel (C): the summed size of their gradients on the logits.
+
+        The graph is kept, so that `total` can still be differentiated.
+        """
+        return {
+            name: pull_by_channel(self.parts[name], self.partial_logits, self.channel_axis)
+            for name in ("partial", "prior")
+            if name in self.parts
+        }
+
+
 def pull_by_channel(part: Tensor, logits: Tensor, axis: int) -> Tensor:
-    """Sum over voxels of the size of a loss's gradient on the logits of each channel (C); the graph is kept."""
     (gradient,) = torch.autograd.grad(part, logits, retain_graph=True)
     return gradient.abs().movedim(axis, 0).flatten(1).sum(1)
 
@@ -155,35 +190,27 @@ def pull_by_channel(part: Tensor, logits: Tensor, axis: int) -> Tensor:
 class PannLoss(nn.Module):
     """J = J_L + λ1 J_P + λ2 J_C for a batch of fully and partially labelled samples.
 
-    The parts of the last call stay in ``parts`` and its p̄ in ``proportions``, detached, for the handlers. While
-    ``watched``, how hard J_P and J_C pull at the logits of each channel stays in ``gradients``.
-
     Args:
         supervised: loss on completed labels, used for J_L and J_P; of all heads where the network has several.
-        prior: the prior term.
+        prior_term: J_C.
         partial_weight: λ1.
-        prior_weight: λ2; at 0 the term is not computed for the gradient, but p̄ is still followed.
+        prior_weight: λ2; at 0 the term is not computed, but p̄ still is.
         marginal: unknown voxels of partially labelled samples have the marginal cross-entropy; else they are left out.
     """
 
     def __init__(
         self,
         supervised: SupervisedLoss | DeepSupervisionLoss,
-        prior: PriorLoss,
+        prior_term: PriorTerm,
         partial_weight: float = 1.0,
         prior_weight: float = 0.1,
         marginal: bool = False,
     ) -> None:
         super().__init__()
-        self.supervised, self.prior, self.marginal = supervised, prior, bool(marginal)
+        self.supervised, self.prior_term, self.marginal = supervised, prior_term, bool(marginal)
         self.partial_weight, self.prior_weight = float(partial_weight), float(prior_weight)
-        self.parts: dict[str, Tensor] = {}
-        self.watched = False
-        self.gradients: dict[str, Tensor] = {}
-        self.proportions: Tensor | None = None
-        self.partial_samples = 0
 
-    def forward(self, logits: Tensor, target: Mapping[str, Tensor]) -> Tensor:
+    def forward(self, logits: Tensor, target: Mapping[str, Tensor]) -> Objective:
         """
         Args:
             logits: B×C×spatial, or B×heads×C×spatial for a `DeepSupervisionLoss`.
@@ -191,25 +218,22 @@ class PannLoss(nn.Module):
                 completed labels are taken for the whole truth).
         """
         partial = target["partial"]
-        self.partial_samples, self.proportions = int(partial.sum()), None
         (full_logits, partial_logits), (full_label, partial_label) = (
             split_samples(tensor, partial) for tensor in (logits, target["label"])
         )
         parts: dict[str, Tensor] = {}
+        proportions = None
         if len(full_logits):
             parts["labelled"] = self.supervised(full_logits, full_label)
-        if self.partial_samples:
+        if len(partial_logits):
             annotated = split_samples(target["annotated"], partial)[1] if "annotated" in target else None
             supervised = self.supervised(partial_logits, partial_label, annotated, self.marginal)
             parts["partial"] = self.partial_weight * supervised
+            # p̄ has a gradient only if the prior needs one; the duals are float64, which autocast must not touch
             with torch.autocast(logits.device.type, enabled=False), torch.set_grad_enabled(self.prior_weight > 0):
-                proportions = predicted_proportions(finest_head(partial_logits, partial_label))
-                prior = self.prior_weight * self.prior(proportions)
-            if self.prior_weight > 0:
-                parts["prior"] = prior
-            self.proportions = proportions.detach()
-        pulling = {name: parts[name] for name in ("partial", "prior") if name in parts and self.watched}
+                predicted = predicted_proportions(finest_head(partial_logits, partial_label))
+                if self.prior_weight > 0:
+                    parts["prior"] = self.prior_weight * self.prior_term(predicted)
+            proportions = predicted.detach()
         axis = 1 + logits.ndim - target["label"].ndim  # behind the heads where there are several
-        self.gradients = {name: pull_by_channel(value, partial_logits, axis) for name, value in pulling.items()}
-        self.parts = {name: value.detach() for name, value in parts.items()}
-        return torch.stack(list(parts.values())).sum()
+        return Objective(parts, proportions, len(partial_logits), partial_logits, axis)

@@ -16,7 +16,7 @@ from monai.networks.layers import AffineTransform
 from numpy.typing import NDArray
 
 from bundle.cohorts.datalists import Case
-from bundle.cohorts.labels import undeclared
+from bundle.cohorts.labels import LabelValues
 from bundle.cohorts.selection import is_full
 from bundle.errors import InputError
 from bundle.organs import BACKGROUND, Vocabulary
@@ -149,18 +149,11 @@ def count_channels(voxels: NDArray[Any], case: Case, grid: ScanGrid, patches: Pa
 
     Values are counted as the file has them and mapped afterwards: 256 numbers instead of millions.
     """
-    declared = case["values"]
-    highest = int(voxels.max())
-    if highest > max(declared):
-        undeclared(case, [highest])
+    values = LabelValues.of(case)
+    values.check([int(voxels.max())])  # before anything of that size is counted
     tilt = np.abs(grid.between[:3, :3] - np.diag(grid.scale)).max()
-    counts = (tilted_counts if tilt > TILT else straight_counts)(voxels, grid, patches, max(declared) + 1)
-    extra = [value for value in np.flatnonzero(counts).tolist() if value not in declared]
-    if extra:
-        undeclared(case, extra)
-    mapped = np.zeros(256)
-    for value, meaning in declared.items():
-        mapped[meaning] += counts[value]
+    counts = (tilted_counts if tilt > TILT else straight_counts)(voxels, grid, patches, values.highest + 1)
+    mapped = values.sum_counts(counts)
     mapped[BACKGROUND] += max(0.0, 1 - counts.sum())  # the padding
     return mapped
 

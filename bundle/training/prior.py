@@ -21,10 +21,13 @@ from bundle.training.patches import Patches
 
 __all__ = [
     "Expectation",
+    "MarkedShares",
     "Prior",
+    "SizePrior",
     "Weights",
+    "apart",
+    "doubt_shares",
     "estimate_prior",
-    "expected_proportions",
     "label_proportions",
     "prior_of_cases",
     "probability_proportions",
@@ -33,6 +36,9 @@ __all__ = [
 
 
 Weights = Sequence[NDArray[np.float64]]
+MarkedShares = Mapping[str, Mapping[int, float]]  # cohort: share of each channel that its annotators marked
+SHARE_FACTOR = 2.0  # proportions that differ by more are doubtful, unless the spread of q explains it
+SPREADS = 2.0  # standard deviations of q that explain a difference
 
 
 def label_proportions(label: NDArray[Any], weights: Weights, channels: int) -> NDArray[np.float64]:
@@ -116,14 +122,14 @@ class Expectation:
         return near
 
 
-def view_factor(prior: Prior, given: Mapping[str, Mapping[int, float]]) -> float:
+def view_factor(prior: Prior, marked: MarkedShares) -> float:
     """How much larger organs are in the partially labelled cohorts than in the fully labelled one.
 
-    A shorter or narrower field of view holds the same organs in fewer voxels. What the annotators marked tells by how
-    much: the mean of given ÷ q over cohorts and their organs, weighted by how well each q is known.
+    A shorter or narrower field of view holds the same organs in fewer voxels. What the annotators marked shows by how
+    much: the mean of marked share ÷ q over cohorts and their organs, weighted by how well each q is known.
     """
     logs, weights = [], []
-    for shares in given.values():
+    for shares in marked.values():
         for channel, share in shares.items():
             q = prior.proportions[channel]
             if q > 0 and share > 0:
@@ -132,52 +138,102 @@ def view_factor(prior: Prior, given: Mapping[str, Mapping[int, float]]) -> float
     return float(np.exp(np.average(logs, weights=weights))) if logs else 1.0
 
 
-def expected_proportions(
-    prior: Prior,
-    given: Mapping[str, Mapping[int, float]],
-    fit: bool = False,
-    slack: float = 0.0,
-    single: bool = False,
-) -> dict[str, Expectation]:
-    """What each partially labelled cohort should show.
+@dataclass(frozen=True)
+class SizePrior:
+    """What the prior expects of partially labelled cohorts, given what their annotators marked.
 
     Args:
         prior: q.
-        given: for each cohort the proportions of the organs its annotators marked, by channel.
         fit: scale q to the cohorts' field of view, and take from the annotators what they marked. Else it is q.
-        slack: allowed distance, in standard errors of q.
-        single: what a single case should show: patients differ, so the distance is in standard deviations over cases.
+        slack: distance from q that is allowed: in standard errors for cohorts, in standard deviations for cases.
     """
-    error = prior.spread if single else prior.standard_error
-    factor = view_factor(prior, given) if fit else 1.0
-    result = {}
-    for cohort, shares in given.items():
-        proportions = factor * np.array(prior.proportions)
-        allowed = slack * factor * np.array(error)
-        if fit:
-            for channel, share in shares.items():
-                proportions[channel], allowed[channel] = share, allowed[channel] if single else 0.0
-        proportions[BACKGROUND] = 1 - proportions[BACKGROUND + 1 :].sum()
-        result[cohort] = Expectation(proportions, allowed)
-    return result
+
+    prior: Prior
+    fit: bool = False
+    slack: float = 0.0
+
+    def of_cohorts(self, marked: MarkedShares) -> dict[str, Expectation]:
+        """What the mean over each cohort should show."""
+        return self.expect(marked, self.prior.standard_error, marked_slack=0.0)
+
+    def of_cases(self, marked: MarkedShares) -> dict[str, Expectation]:
+        """What a single case of each cohort should show: patients differ."""
+        return self.expect(marked, self.prior.spread, marked_slack=1.0)
+
+    def of_mean(self, marked: MarkedShares) -> Expectation:
+        """What the mean over all cohorts should show, each of them counting alike."""
+        aims = self.of_cohorts(marked).values()
+        proportions, slack = (
+            np.mean([getattr(aim, part) for aim in aims], axis=0) for part in ("proportions", "slack")
+        )
+        return Expectation(proportions, slack)
+
+    def expect(self, marked: MarkedShares, error: Sequence[float], marked_slack: float) -> dict[str, Expectation]:
+        """One expectation for each cohort.
+
+        Args:
+            marked: what the annotators of each cohort marked.
+            error: one unit of slack for each channel.
+            marked_slack: scales the slack of organs that were marked.
+        """
+        factor = view_factor(self.prior, marked) if self.fit else 1.0
+        result = {}
+        for cohort, shares in marked.items():
+            proportions = factor * np.array(self.prior.proportions)
+            slack = self.slack * factor * np.array(error)
+            if self.fit:
+                for channel, share in shares.items():
+                    proportions[channel], slack[channel] = share, marked_slack * slack[channel]
+            proportions[BACKGROUND] = 1 - proportions[BACKGROUND + 1 :].sum()
+            result[cohort] = Expectation(proportions, slack)
+        return result
+
+
+def doubt_shares(prior: Prior, cohort: str, shares: Mapping[str, float]) -> list[str]:
+    """Sentences on organs whose share of a cohort's scans is far from q, and further than q's own spread explains.
+
+    The cohort's field of view then differs from that of the fully labelled cases, and the prior may push the wrong way.
+
+    Args:
+        prior: q and its spread.
+        cohort: name of the cohort.
+        shares: the proportion of each organ that its annotators marked.
+    """
+    q = dict(zip(prior.names, zip(prior.proportions, prior.spread, strict=True), strict=True))
+    doubts = []
+    for organ, share in shares.items():
+        expected, spread = q[organ]
+        if apart(share, expected, SHARE_FACTOR) and abs(share - expected) > SPREADS * spread:
+            times = f", {share / expected:.2g} times as much" if expected else ""
+            doubts.append(
+                f"cohort {cohort}: the {organ} takes {1000 * share:.3g} ‰ of its scans, but q is "
+                f"{1000 * expected:.3g} ± {1000 * spread:.2g} ‰{times}; compare their fields of view, then crop, lower "
+                "prior_weight, or leave the cohort out"
+            )
+    return doubts
+
+
+def apart(a: float, b: float, factor: float) -> bool:
+    """Whether two sizes differ by more than a factor."""
+    return max(a, b) > factor * min(a, b)
 
 
 def prior_of_cases(
-    vocabulary: Vocabulary, table: NDArray[np.float64], cases: Sequence[str], patches: Patches, voxels: int
+    vocabulary: Vocabulary, shares: NDArray[np.float64], cases: Sequence[str], patches: Patches, voxels: int
 ) -> Prior:
-    """q from the proportions of single cases.
+    """q: the one place where it is computed, from the proportions of single cases.
 
     Args:
         vocabulary: the organs.
-        table: cases × channels, rows add up to 1.
+        shares: cases × channels, rows add up to 1.
         cases: names of the cases.
         patches: how patches were cut.
         voxels: of all cases together.
     """
     return Prior(
         names=vocabulary.channel_names,
-        proportions=table.mean(0).tolist(),
-        spread=(table.std(0, ddof=1) if len(table) > 1 else np.zeros(table.shape[1])).tolist(),
+        proportions=shares.mean(0).tolist(),
+        spread=(shares.std(0, ddof=1) if len(shares) > 1 else np.zeros(shares.shape[1])).tolist(),
         cases=list(cases),
         sampling={
             "patch": list(patches.size),
@@ -190,12 +246,14 @@ def prior_of_cases(
     )
 
 
-def estimate_prior(dataset: PatchDataset, path: str | Path | None = None) -> Prior:
-    """q of the fully labelled cases of ``dataset``, exactly as its uniform patches would see it; saved to ``path``.
+def estimate_prior(dataset: PatchDataset) -> Prior:
+    """q of the fully labelled cases of ``dataset``, exactly as its uniform patches would see it.
 
     The expectation over all draws is computed, not sampled: a rare organ's q has no sampling noise.
+
+    Raises:
+        InputError: when no case is fully labelled.
     """
-    vocabulary = dataset.vocabulary
     indices = full_indices(dataset)
     if not indices:
         raise InputError("prior: no case has all organs annotated, so organ proportions cannot be estimated")
@@ -203,11 +261,8 @@ def estimate_prior(dataset: PatchDataset, path: str | Path | None = None) -> Pri
     for index in tqdm(indices, desc="organ proportions of the full cohort", unit="case", leave=False):
         label = dataset.volume(index)["label"][0].numpy()
         coverage = dataset.patches.coverage(label.shape, dataset.occupied(index, partial=False))
-        shares = label_proportions(label, coverage, vocabulary.out_channels)
+        shares = label_proportions(label, coverage, dataset.vocabulary.out_channels)
         rows.append(shares / shares.sum())  # ignored voxels are left out
         voxels += label.size
     cases = [dataset.data[index].get("case", str(index)) for index in indices]
-    prior = prior_of_cases(vocabulary, np.stack(rows), cases, dataset.patches, voxels)
-    if path is not None:
-        prior.save(path)
-    return prior
+    return prior_of_cases(dataset.vocabulary, np.stack(rows), cases, dataset.patches, voxels)

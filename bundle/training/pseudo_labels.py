@@ -1,15 +1,10 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""Pseudo-labels: what the network says where the annotators said nothing, kept on disk on the preprocessed grid."""
+"""Pseudo-labels: what the network says where the annotators said nothing."""
 
 from __future__ import annotations
 
-import os
-import zipfile
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,18 +13,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from bundle.cohorts.datalists import Case
-from bundle.errors import InputError
 from bundle.inference.inferers import SlabInferer
 from bundle.organs import BACKGROUND, UNKNOWN
 from bundle.training.dataset import PatchDataset, annotated_channels, partial_indices
-from bundle.training.patches import Patches, Region, occupied_slices
-from bundle.training.prior import Expectation, label_proportions, probability_proportions
+from bundle.training.label_store import PseudoLabelStore
+from bundle.training.patches import Patches, occupied_slices
+from bundle.training.prior import Expectation, SizePrior, label_proportions, probability_proportions
+from bundle.training.quality import PseudoLabelQuality
+from bundle.training.teacher import Teacher
 
-__all__ = ["Decision", "PseudoLabels", "Refresh", "complete_labels", "doubtful_cohorts", "refresh_pseudo_labels"]
+__all__ = ["Decision", "PseudoLabeler", "Refresh", "complete_case", "complete_labels"]
 
-
-OCCUPIED = "occupied"  # name of the piece that tells which slices show an organ
+LIMIT = 4.0  # of the factors of a decision: a wrong expectation must not invent organs
 
 
 def complete_labels(
@@ -61,91 +56,25 @@ def complete_labels(
     return torch.where(given == UNKNOWN, label, given).to(torch.uint8)
 
 
-class PseudoLabels:
-    """Completed label maps on disk: one compressed file a case, in slabs, so that a patch reads little of it.
-
-    Args:
-        directory: folder of the files.
-        slab: slices per compressed piece.
-        axis: axis across which the slices lie; that of the patches where these are slices.
-    """
-
-    def __init__(self, directory: str | Path, slab: int = 8, axis: int | None = None) -> None:
-        self.directory, self.slab, self.axis = Path(directory), int(slab), 2 if axis is None else int(axis)
-        self.known: dict[Path, tuple[int, NDArray[np.bool_] | None]] = {}  # asked for at every draw
-
-    def path(self, case: Case) -> Path:
-        return self.directory / case["cohort"] / f"{case['case']}.npz"
-
-    def write(self, case: Case, completed: NDArray[np.uint8]) -> None:
-        """Replace the case's file in one step: a reader sees the old one or the new one, never half of one."""
-        path = self.path(case)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        across = np.moveaxis(completed, self.axis, 0)
-        slabs = {f"{start:05d}": across[start : start + self.slab] for start in range(0, len(across), self.slab)}
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            with open(unfinished, "wb") as file:
-                occupied = {OCCUPIED: occupied_slices(completed, self.axis)}
-                np.savez_compressed(file, **occupied, **slabs)  # type: ignore[arg-type]
-            os.replace(unfinished, path)
-        finally:
-            unfinished.unlink(missing_ok=True)
-
-    def read(self, case: Case, region: Region | None = None) -> NDArray[np.uint8] | None:
-        """The completed labels of a region of the case, or of all of it; None before the first refresh."""
-        with self.opened(case) as slabs:
-            if slabs is None:
-                return None
-            starts = sorted(int(name) for name in slabs.files if name != OCCUPIED)
-            side = region[self.axis] if region else slice(0, starts[-1] + self.slab)
-            wanted = [start for start in starts if start < side.stop and start + self.slab > side.start]
-            volume = np.concatenate([slabs[f"{start:05d}"] for start in wanted])
-        if region is None:
-            return np.moveaxis(volume, 0, self.axis)
-        inner = slice(side.start - wanted[0], side.stop - wanted[0])
-        others = [part for axis, part in enumerate(region) if axis != self.axis]
-        return np.ascontiguousarray(np.moveaxis(volume[(inner, *others)], 0, self.axis))
-
-    def occupied(self, case: Case) -> NDArray[np.bool_] | None:
-        """Which slices show an organ; None before the first refresh."""
-        path = self.path(case)
-        made = path.stat().st_mtime_ns if path.is_file() else 0
-        if self.known.get(path, (0, None))[0] != made:
-            with self.opened(case) as slabs:
-                self.known[path] = (made, None if slabs is None else slabs[OCCUPIED])
-        return self.known.get(path, (0, None))[1]
-
-    @contextmanager
-    def opened(self, case: Case) -> Iterator[Any]:
-        """The case's file; None before the first refresh."""
-        path = self.path(case)
-        try:
-            with np.load(path, allow_pickle=False) as slabs:
-                yield slabs
-        except FileNotFoundError:
-            yield None
-        except (zipfile.BadZipFile, zlib.error, ValueError, KeyError) as error:
-            raise InputError(f"{path}: pseudo-labels are damaged ({error}); delete the file and train again") from None
-
-
 @dataclass
 class Refresh:
-    """What a refresh learned: exact p̄ over all partially labelled data, and per cohort.
+    """What a refresh found: exact p̄ over all partially labelled data, and per cohort.
 
     Args:
         proportions: p̄, cohorts weighted equally as the mini-batches do (C).
         by_cohort: p̄ of each cohort.
         by_case: p̄ of each case, by its place in the dataset.
-        given: for each cohort the proportions of the organs its annotators marked, by channel.
+        marked: for each cohort the proportions of the organs its annotators marked, by channel.
         quality: precision and recall of the pseudo-labels by cohort, where a hidden truth is known.
+        expected: the proportions that the prior term has expected since.
     """
 
     proportions: Tensor
     by_cohort: dict[str, list[float]]
     by_case: dict[int, NDArray[np.float64]]
-    given: dict[str, dict[int, float]]
+    marked: dict[str, dict[int, float]]
     quality: dict[str, Any] | None = None
+    expected: list[float] | None = None
 
 
 @dataclass(frozen=True)
@@ -155,63 +84,58 @@ class Decision:
     Args:
         confidence: share of the probability that a pseudo-label needs; 0 gives every voxel one, None gives none one.
         correction: exponent of expected ÷ predicted proportion of a case, by which each organ's probability is
-            multiplied before the decision: an organ that is found too small is favoured. 0 leaves them alone.
+            multiplied before the decision: an organ that is found too small is favored. 0 leaves them alone.
     """
 
     confidence: float | None = 0.0
     correction: float = 0.0
 
-    LIMIT = 4.0  # of the factors: a wrong expectation must not invent organs
+    def waiting(self) -> Decision:
+        """The same, but for now no voxel has a pseudo-label."""
+        return replace(self, confidence=None)
 
     def factors(self, predicted: Sequence[float] | NDArray[np.float64], expected: Expectation) -> NDArray[np.float64]:
         """By what the probabilities of each channel are multiplied, given a case's p̄."""
         p = np.maximum(np.asarray(predicted, np.float64), 1e-9)
-        ratio = np.clip(expected.nearest(p) / p, 1 / self.LIMIT, self.LIMIT) ** self.correction
+        ratio = np.clip(expected.nearest(p) / p, 1 / LIMIT, LIMIT) ** self.correction
         ratio[BACKGROUND] = 1.0
         return ratio
-
-
-def doubtful_cohorts(
-    given: Mapping[str, Mapping[int, float]], prior: Sequence[float], names: Sequence[str], factor: float = 2.0
-) -> list[str]:
-    """Sentences on cohorts whose annotated organs take a share of the volume far from the prior's.
-
-    Their field of view differs from the fully labelled cohort's, so that the prior may push the wrong way.
-    """
-    return [
-        f"cohort {cohort}: the {names[channel]} takes {share:.2%} of its volume, but {prior[channel]:.2%} in the fully "
-        "labelled cases; if their fields of view differ, the prior misleads there"
-        for cohort, shares in given.items()
-        for channel, share in shares.items()
-        if not prior[channel] / factor <= share <= prior[channel] * factor
-    ]
 
 
 @torch.no_grad()
 def complete_case(
     network: nn.Module,
     inferer: SlabInferer,
-    volume: Mapping[str, Tensor],
-    annotated: list[int],
-    patches: Patches,
-    channels: int,
-    confidence: float | None = 0.0,
+    dataset: PatchDataset,
+    index: int,
+    decision: Decision,
     factors: NDArray[np.float64] | None = None,
 ) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
-    """Completed labels of a case, X×Y×Z, and its p̄ (C), weighted by the coverage of the patches."""
+    """Completed labels of a case, X×Y×Z, and its p̄ (C), weighted by the coverage of the patches.
+
+    Args:
+        network: whose predictions are taken.
+        inferer: the inference engine.
+        dataset: the cases.
+        index: which of them.
+        decision: how probabilities become pseudo-labels.
+        factors: of the channels' probabilities before the decision.
+    """
+    volume, vocabulary = dataset.volume(index), dataset.vocabulary
+    annotated = annotated_channels(dataset.data[index], vocabulary)
     given = volume["label"][0]
     axis, slabs = inferer.slabs(volume["image"][0], network)
-    completed, shares = torch.empty_like(given), SliceShares(patches, given.shape, channels)
+    completed, shares = torch.empty_like(given), SliceShares(dataset.patches, given.shape, vocabulary.out_channels)
     for start, planes in slabs:
         scores, here = planes.movedim(1, 0).contiguous(), slice(start, start + len(planes))
         shares.add(scores.numpy(), axis, start)
         known = given.movedim(axis, 0)[here]
-        if confidence is None:
+        if decision.confidence is None:
             completed.movedim(axis, 0)[here] = known
             continue
         # A volume of nothing but air has one channel, the background.
         inside = [channel for channel in annotated if channel < len(scores)]
-        completed.movedim(axis, 0)[here] = complete_labels(scores, known, inside, confidence, factors)
+        completed.movedim(axis, 0)[here] = complete_labels(scores, known, inside, decision.confidence, factors)
     return completed.numpy(), shares.proportions(completed.numpy())
 
 
@@ -254,60 +178,111 @@ class SliceShares:
         return result
 
 
-def refresh_pseudo_labels(
-    network: nn.Module,
-    inferer: SlabInferer,
-    dataset: PatchDataset,
-    store: PseudoLabels,
-    confidence: float | None = 0.0,
-    factors: Mapping[int, NDArray[np.float64]] | None = None,
-) -> Refresh | None:
-    """Complete the labels of all partially labelled cases with the network's present weights.
+class PseudoLabeler:
+    """Completes the labels of all partially labelled cases with what a teacher says of them now.
 
-    A case goes through the inference engine whole, so the exact p̄ comes for free; it is weighted by the coverage of
-    the patches, which puts it on the footing of the prior. None when there is no partially labelled case.
+    A case goes through the inference engine whole, so that the exact p̄ comes for free; it is weighted by the coverage
+    of the patches, which puts it on the footing of the prior.
 
     Args:
-        network: whose predictions are taken.
+        teacher: whose predictions are taken.
         inferer: the inference engine.
         dataset: the cases.
         store: where completed labels are written.
-        confidence: see `Decision`.
-        factors: of the channels' probabilities before the decision, by the case's place in the dataset.
+        decision: how probabilities become pseudo-labels.
+        size_prior: what proportions are expected, for corrected decisions.
+        quality: measures the pseudo-labels against a hidden truth.
     """
-    vocabulary, was_training = dataset.vocabulary, network.training
-    cohorts = partial_indices(dataset)
-    by_case: dict[int, NDArray[np.float64]] = {}
-    marked: dict[str, dict[int, list[float]]] = {cohort: {} for cohort in cohorts}
-    network.eval()
-    jobs = [(cohort, index) for cohort, indices in cohorts.items() for index in indices]
-    for cohort, index in tqdm(jobs, desc="pseudo-labels", unit="case", leave=False):
-        case, volume = dataset.data[index], dataset.volume(index)
-        annotated = annotated_channels(case, vocabulary)
-        completed, proportions = complete_case(
-            network,
-            inferer,
-            volume,
-            annotated,
-            dataset.patches,
-            vocabulary.out_channels,
-            confidence,
-            (factors or {}).get(index),
-        )
-        store.write(case, completed)
-        by_case[index] = proportions
-        label, occupied = volume["label"][0].numpy(), dataset.occupied(index, partial=True)
-        shares = label_proportions(label, dataset.patches.coverage(label.shape, occupied), vocabulary.out_channels)
-        for channel in annotated:
-            marked[cohort].setdefault(channel, []).append(shares[channel])
-    network.train(was_training)
-    if not jobs:
-        return None
+
+    def __init__(
+        self,
+        teacher: Teacher,
+        inferer: SlabInferer,
+        dataset: PatchDataset,
+        store: PseudoLabelStore,
+        decision: Decision,
+        size_prior: SizePrior,
+        quality: PseudoLabelQuality | None = None,
+    ) -> None:
+        self.teacher, self.inferer, self.dataset, self.store = teacher, inferer, dataset, store
+        self.decision, self.size_prior, self.quality = decision, size_prior, quality
+        self.last: Refresh | None = None
+
+    def refresh(self, wait: bool = False) -> Refresh | None:
+        """Complete the labels; None when there is no partially labelled case.
+
+        Decisions are corrected by what the last refresh found. The first one therefore looks twice.
+
+        Args:
+            wait: give no pseudo-label yet: the voxels in question stay unknown.
+        """
+        decision = self.decision.waiting() if wait else self.decision
+        result = self.complete(decision)
+        if result is None:
+            return None
+        if self.last is None and decision.correction > 0 and decision.confidence is not None:
+            self.last = result
+            result = self.complete(decision)
+        self.last = result
+        if result is not None and self.quality is not None and self.decision.confidence is not None:
+            result.quality = self.quality.measure(self.store)
+        return result
+
+    def complete(self, decision: Decision) -> Refresh | None:
+        """Write completed labels of all partially labelled cases, and sum up what was found."""
+        cohorts, factors = partial_indices(self.dataset), self.factors()
+        by_case: dict[int, NDArray[np.float64]] = {}
+        marked: dict[int, dict[int, float]] = {}
+        jobs = [index for indices in cohorts.values() for index in indices]
+        with self.teacher.teaching() as network:
+            for index in tqdm(jobs, desc="pseudo-labels", unit="case", leave=False):
+                completed, by_case[index] = complete_case(
+                    network, self.inferer, self.dataset, index, decision, factors.get(index)
+                )
+                self.store.write(self.dataset.data[index], completed)
+                marked[index] = marked_shares(self.dataset, index)
+        return summed_up(cohorts, by_case, marked) if jobs else None
+
+    def factors(self) -> dict[int, NDArray[np.float64]]:
+        """By what the probabilities of each case are multiplied before the decision; nothing before the first look."""
+        if self.decision.correction == 0 or self.last is None:
+            return {}
+        aims, cases = self.size_prior.of_cases(self.last.marked), self.dataset.data
+        return {
+            index: self.decision.factors(found, aims[cases[index].get("cohort", "")])
+            for index, found in self.last.by_case.items()
+        }
+
+
+def marked_shares(dataset: PatchDataset, index: int) -> dict[int, float]:
+    """The share of each annotated channel in a case, as patches see it."""
+    label, occupied = dataset.volume(index)["label"][0].numpy(), dataset.occupied(index, partial=True)
+    coverage = dataset.patches.coverage(label.shape, occupied)
+    shares = label_proportions(label, coverage, dataset.vocabulary.out_channels)
+    return {channel: shares[channel] for channel in annotated_channels(dataset.data[index], dataset.vocabulary)}
+
+
+def summed_up(
+    cohorts: Mapping[str, Sequence[int]],
+    by_case: Mapping[int, NDArray[np.float64]],
+    marked: Mapping[int, Mapping[int, float]],
+) -> Refresh:
+    """What was found in single cases, by cohort and in all.
+
+    Args:
+        cohorts: the cases of each cohort.
+        by_case: p̄ of each case.
+        marked: the share of each channel that was annotated in a case.
+    """
     by_cohort = {name: np.mean([by_case[index] for index in indices], axis=0) for name, indices in cohorts.items()}
+    shares: dict[str, dict[int, float]] = {}
+    for name, indices in cohorts.items():
+        channels = dict.fromkeys(channel for index in indices for channel in marked[index])
+        shares[name] = {
+            channel: float(np.mean([marked[index][channel] for index in indices if channel in marked[index]]))
+            for channel in channels
+        }
     mean = np.mean(list(by_cohort.values()), axis=0)
     return Refresh(
-        torch.as_tensor(mean),
-        {cohort: row.tolist() for cohort, row in by_cohort.items()},
-        by_case,
-        {cohort: {c: float(np.mean(v)) for c, v in channels.items()} for cohort, channels in marked.items()},
+        torch.as_tensor(mean), {name: row.tolist() for name, row in by_cohort.items()}, dict(by_case), shares
     )

@@ -12,17 +12,17 @@ from bundle.cohorts.datalists import Case
 from bundle.errors import InputError
 from bundle.organs import UNKNOWN
 from bundle.training.dataset import PatchDataset, partial_indices
-from bundle.training.pseudo_labels import PseudoLabels
+from bundle.training.label_store import PseudoLabelStore
 
 __all__ = ["PseudoLabelQuality", "Quality", "precision_and_recall"]
 
 
-Counts = NDArray[np.int64]
+Confusion = NDArray[np.int64]  # 3×C: see `confusion`
 
 Quality = dict[str, dict[str, list[float | None]]]  # cohort: precision and recall of each channel
 
 
-def confusion(completed: NDArray[np.uint8], truth: NDArray[np.uint8], channels: int) -> Counts:
+def confusion(completed: NDArray[np.uint8], truth: NDArray[np.uint8], channels: int) -> Confusion:
     """Voxels that were given each channel, that truly are of it, and both (3×C). Unknown ones were given none."""
     here = truth < channels
     labelled = here & (completed < channels)
@@ -31,7 +31,7 @@ def confusion(completed: NDArray[np.uint8], truth: NDArray[np.uint8], channels: 
     return np.stack([np.bincount(values, minlength=channels) for values in voxels]).astype(np.int64)
 
 
-def precision_and_recall(counts: Counts) -> dict[str, list[float | None]]:
+def precision_and_recall(counts: Confusion) -> dict[str, list[float | None]]:
     """Of each channel; None where there is nothing to divide by."""
     given, true, right = counts.tolist()
     return {
@@ -47,27 +47,26 @@ class PseudoLabelQuality:
         truth_dir: folder with the complete label map of each partially labelled case, COHORT/CASE.nii.gz, in the
             vocabulary's values; None switches this off.
         dataset: stage 2's dataset; the truth goes through its transforms.
-        store: the pseudo-labels.
     """
 
-    def __init__(self, truth_dir: str | Path | None, dataset: PatchDataset, store: PseudoLabels) -> None:
-        self.dataset, self.store = dataset, store
+    def __init__(self, truth_dir: str | Path | None, dataset: PatchDataset) -> None:
+        self.dataset = dataset
         self.cohorts = {} if truth_dir is None else partial_indices(dataset)
         jobs = [index for indices in self.cohorts.values() for index in indices]
         self.place = {index: place for place, index in enumerate(jobs)}
         cases = [with_truth(dataset.data[index], Path(str(truth_dir))) for index in jobs]
         self.truth = PatchDataset(cases, dataset.transform, dataset.patches, str(dataset.cache_dir), dataset.vocabulary)
 
-    def __call__(self) -> Quality | None:
+    def measure(self, store: PseudoLabelStore) -> Quality | None:
         """What the store holds now, against the truth; None where the truth is not known."""
-        quality = {cohort: precision_and_recall(self.count(indices)) for cohort, indices in self.cohorts.items()}
+        quality = {cohort: precision_and_recall(self.count(store, indices)) for cohort, indices in self.cohorts.items()}
         return quality or None
 
-    def count(self, indices: list[int]) -> Counts:
+    def count(self, store: PseudoLabelStore, indices: list[int]) -> Confusion:
         channels = self.dataset.vocabulary.out_channels
         total = np.zeros((3, channels), np.int64)
         for index in indices:
-            completed = self.store.read(self.dataset.data[index])
+            completed = store.read(self.dataset.data[index])
             truth = self.truth.volume(self.place[index])["label"][0].numpy()
             unknown = self.dataset.volume(index)["label"][0].numpy() == UNKNOWN
             if completed is not None:
@@ -80,4 +79,7 @@ def with_truth(case: Case, folder: Path) -> Case:
     path = folder / case["cohort"] / f"{case['case']}.nii.gz"
     if not path.is_file():
         raise InputError(f"{path}: no complete label map of this case; give another --truth_dir, or none")
-    return {**{key: value for key, value in case.items() if key != "values"}, "label": str(path)}
+    complete = case.copy()
+    complete.pop("values", None)
+    complete["label"] = str(path)
+    return complete

@@ -16,16 +16,12 @@ from bundle.errors import InputError
 from bundle.files import whole_file
 from bundle.organs import Vocabulary
 from bundle.training.measuring import Footing, MeasuredCase, measure_cases
-from bundle.training.prior import Prior, prior_of_cases
+from bundle.training.prior import Prior, apart, doubt_shares, prior_of_cases
 
 __all__ = ["Cohort", "Given", "Survey", "survey_cohorts"]
 
 
 VIEW_FACTOR = 1.5  # fields of view that differ by more make q doubtful
-
-SHARE_FACTOR = 2.0  # so do proportions that differ by more, unless q's own spread explains it
-
-SPREADS = 2.0  # standard deviations of q that explain a difference
 
 
 # --- Cohorts ---------------------------------------------------------------------------------------------------------
@@ -54,7 +50,7 @@ class Cohort:
         name: of the cohort.
         cases: how many.
         extent_mm: field of view from right to left, back to front, foot to head.
-        volume_l: field of view in litres.
+        volume_l: field of view in liters.
         given: of each annotated organ.
     """
 
@@ -137,7 +133,8 @@ def survey_cohorts(cases: Sequence[Case], vocabulary: Vocabulary, footing: Footi
 def find_doubts(prior: Prior, full: Cohort, partial: Sequence[Cohort], cut: Mapping[str, int]) -> list[str]:
     """Sentences on what makes q doubtful: fields of view, proportions, organs that are cut off or missing."""
     doubts = [sentence for cohort in partial if (sentence := doubt_view(cohort, full))]
-    doubts += [sentence for cohort in partial for sentence in doubt_shares(cohort, prior)]
+    for cohort in partial:
+        doubts += doubt_shares(prior, cohort.name, {organ: given.mean for organ, given in cohort.given.items()})
     often = [f"{name} ({count})" for name, count in cut.items() if 2 * count > full.cases]
     if often:
         doubts.append(
@@ -154,11 +151,6 @@ def find_doubts(prior: Prior, full: Cohort, partial: Sequence[Cohort], cut: Mapp
     return doubts
 
 
-def apart(a: float, b: float, factor: float) -> bool:
-    """Whether two sizes differ by more than a factor."""
-    return max(a, b) > factor * min(a, b)
-
-
 def doubt_view(cohort: Cohort, full: Cohort) -> str | None:
     height, usual = cohort.extent_mm[2], full.extent_mm[2]
     if not apart(height, usual, VIEW_FACTOR) and not apart(cohort.volume_l, full.volume_l, VIEW_FACTOR):
@@ -168,18 +160,3 @@ def doubt_view(cohort: Cohort, full: Cohort) -> str | None:
         f" the full cases {usual:.0f} mm and {full.volume_l:.1f} l, so that organs take other shares of them; crop the "
         "larger ones, lower prior_weight, or leave the cohort out"
     )
-
-
-def doubt_shares(cohort: Cohort, prior: Prior) -> list[str]:
-    q = dict(zip(prior.names, zip(prior.proportions, prior.spread, strict=True), strict=True))
-    doubts = []
-    for organ, given in cohort.given.items():
-        share, spread = q[organ]
-        if apart(given.mean, share, SHARE_FACTOR) and abs(given.mean - share) > SPREADS * spread:
-            times = "" if given.ratio is None else f", {given.ratio:.2g} times as much"
-            doubts.append(
-                f"cohort {cohort.name}: the {organ} takes {1000 * given.mean:.3g} ‰ of its scans, but q is "
-                f"{1000 * share:.3g} ± {1000 * spread:.2g} ‰{times}; compare their fields of view, then crop, lower "
-                "prior_weight, or leave the cohort out"
-            )
-    return doubts

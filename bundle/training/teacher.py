@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""The network whose predictions become pseudo-labels."""
+"""The teacher: the weights whose predictions become pseudo-labels."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from ignite.engine import Engine
 from torch import Tensor, nn
 
 __all__ = ["Teacher"]
 
 
 class Teacher:
-    """The network whose predictions become pseudo-labels: the one in training, or a moving average of its weights.
+    """The network in training, or a moving average of its weights.
 
     Only weights are kept, and put into the network for a while: not every network can be copied once it is trained.
 
     Args:
         network: the network in training.
-        memory: of the average, iterations; 0 takes the network itself.
+        memory: of the average, iterations; 0 takes the network as it is.
     """
 
     def __init__(self, network: nn.Module, memory: float = 0.0) -> None:
         self.network, self.memory = network, float(memory)
         self.average: dict[str, Tensor] | None = None
 
-    def start(self, engine: Engine) -> None:
+    def start(self) -> None:
         """Begin with the present weights: stage 1 may have come before."""
         if self.memory > 0:
-            self.average = {name: value.detach().clone() for name, value in self.network.state_dict().items()}
+            self.average = copied_weights(self.network)
 
     @torch.no_grad()
-    def follow(self, engine: Engine) -> None:
+    def follow(self) -> None:
+        """Take the present weights into the average."""
         if self.average is None:
             return
         for name, value in self.network.state_dict().items():
@@ -45,13 +45,18 @@ class Teacher:
 
     @contextmanager
     def teaching(self) -> Iterator[nn.Module]:
-        """The network with the averaged weights; it has its own again afterwards."""
-        if self.average is None:
-            yield self.network
-            return
-        own = {name: value.detach().clone() for name, value in self.network.state_dict().items()}
-        self.network.load_state_dict(self.average)
+        """The network with the averaged weights, for inference; it is as it was afterwards."""
+        own, was_training = copied_weights(self.network) if self.average else None, self.network.training
+        if self.average is not None:
+            self.network.load_state_dict(self.average)
+        self.network.eval()
         try:
             yield self.network
         finally:
-            self.network.load_state_dict(own)
+            if own is not None:
+                self.network.load_state_dict(own)
+            self.network.train(was_training)
+
+
+def copied_weights(network: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in network.state_dict().items()}

@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""The two stages. Stage 1 (`warmup`) is MONAI's SupervisedTrainer; stage 2 (`train`) is the same with our batches."""
+"""The two stages. Stage 1 (`warmup`) is MONAI's SupervisedTrainer; stage 2 (`train`) is the paper's algorithm."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ import logging
 from typing import Any
 
 import torch
-from ignite.engine import EventEnum
+from ignite.engine import EventEnum, Events
 from monai.engines import SupervisedTrainer
+from monai.engines.utils import IterationEvents
+from monai.utils import CommonKeys
 from torch import Tensor
 
 from bundle.inference.weights import load_weights
 from bundle.organs import WHOLE_VOCABULARY, Vocabulary
+from bundle.training.batches import MixedBatches
+from bundle.training.losses import Objective, PannLoss
+from bundle.training.prior import doubt_shares
+from bundle.training.pseudo_labels import PseudoLabeler, Refresh
 
-__all__ = ["PannEvents", "PannTrainer", "prepare_partial_batch", "run_warmup"]
-
+__all__ = ["PannEvents", "PannTrainer", "prepare_partial_batch", "run_stage"]
 
 logger = logging.getLogger(__name__)
 
@@ -35,25 +40,156 @@ class PannEvents(EventEnum):
 
 
 class PannTrainer(SupervisedTrainer):
-    """Stage 2: batches of fully and partially labelled samples for a `PannLoss`.
+    """Stage 2, as the paper's algorithm has it (Zhou et al., ICCV 2019, algorithm 1):
 
-    What happens around the network's step (pseudo-labels, duals, history) is in handlers: see `bundle.handlers`.
+        Y' ← pseudo-labels of the partially labelled cases, from Θ
+        for t = 1 … T
+            take a mini-batch of fully and partially labelled samples
+            J ← J_L(Θ) + λ1 J_P(Θ, Y') + λ2 J_C(Θ, ν, μ)
+            Θ ← Θ − η ∂J/∂Θ
+            ν, μ ← ascent on J_C with the p̄ of this mini-batch
+            if t mod K = 0: Y' ← pseudo-labels from Θ
+
+    What an iteration found is its output: `parts` (of J), `proportions` (p̄), and every ``watch_interval`` iterations
+    `watched` (how hard J_P and J_C pull at each channel, and the duals). Handlers read it there, in any order.
+
+    Args:
+        loss_function: J and its parts.
+        labeler: makes Y'.
+        refresh_interval: K.
+        pseudo_start: iterations without pseudo-labels at the beginning: the voxels in question stay unknown.
+        watch_interval: iterations between two looks at gradients and duals.
+        options: as for MONAI's SupervisedTrainer.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    loss_function: PannLoss
+
+    def __init__(
+        self,
+        loss_function: PannLoss,
+        labeler: PseudoLabeler,
+        refresh_interval: int,
+        pseudo_start: int = 0,
+        watch_interval: int = 50,
+        **options: Any,
+    ) -> None:
         ours: dict[str, Any] = {"prepare_batch": prepare_partial_batch, "decollate": False, "event_names": [PannEvents]}
-        super().__init__(*args, **(ours | kwargs))
+        super().__init__(loss_function=loss_function, **(ours | options))
+        self.labeler, self.pseudo_start, self.watch_interval = labeler, int(pseudo_start), int(watch_interval)
+        # Nobody needs pseudo-labels or p̄ on the way where there is neither a decision to make nor a prior.
+        if labeler.decision.confidence is not None or loss_function.prior_weight > 0:
+            self.add_event_handler(Events.STARTED, self.begin)
+            self.add_event_handler(Events.ITERATION_COMPLETED(every=int(refresh_interval)), self.refresh_and_restart)
+        self.add_event_handler(Events.COMPLETED, self.refresh)
+
+    def _iteration(self, engine: SupervisedTrainer, batchdata: dict[str, Tensor]) -> dict[str, Any]:
+        """One iteration of the algorithm."""
+        image, target = self.prepare_batch(batchdata, self.state.device, self.non_blocking, **self.to_kwargs)
+        self.network.train()
+        self.optimizer.zero_grad(set_to_none=self.optim_set_to_none)
+        with torch.autocast(self.state.device.type, enabled=self.amp, **self.amp_kwargs):
+            logits = self.inferer(image, self.network)
+            self.fire_event(IterationEvents.FORWARD_COMPLETED)
+            objective = self.loss_function(logits, target)  # J_L, λ1 J_P, λ2 J_C
+        loss = objective.total
+        self.fire_event(IterationEvents.LOSS_COMPLETED)
+        watched = self.state.iteration % self.watch_interval == 0
+        pulls = objective.pulls() if watched else {}
+        self.step_weights(loss)  # Θ
+        self.step_duals(objective)  # ν, μ: after Θ, or the gradient of J_C would be biased again
+        self.labeler.teacher.follow()
+        self.fire_event(IterationEvents.MODEL_COMPLETED)
+        return {
+            CommonKeys.IMAGE: image,
+            CommonKeys.LABEL: target,
+            CommonKeys.PRED: logits,
+            CommonKeys.LOSS: loss,
+            "parts": {name: part.detach() for name, part in objective.parts.items()},
+            "proportions": objective.proportions,
+            "watched": {"gradients": pulls, **self.loss_function.prior_term.duals_now()} if watched else None,
+        }
+
+    def step_weights(self, loss: Tensor) -> None:
+        """A step of the network's weights down the gradient; scaled where MONAI trains in half precision."""
+        if self.scaler is None:
+            loss.backward()
+        else:
+            self.scaler.scale(loss).backward()
+        self.fire_event(IterationEvents.BACKWARD_COMPLETED)
+        if self.scaler is None:
+            self.optimizer.step()
+        else:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+
+    def step_duals(self, objective: Objective) -> None:
+        """A step of the duals with the batch that the network has just stepped with."""
+        if objective.proportions is None:
+            return
+        group = self.optimizer.param_groups[0]
+        decay = group["lr"] / (group.get("initial_lr") or group["lr"])  # the paper decays the dual rate alike
+        self.loss_function.prior_term.step(objective.proportions, objective.partial_samples, decay)
+
+    # --- Y' ----------------------------------------------------------------------------------------------------------
+    def begin(self) -> None:
+        """The first pseudo-labels, from the weights of stage 1."""
+        self.labeler.teacher.start()
+        found = self.refresh()
+        if found is not None and self.loss_function.prior_weight > 0:
+            self.warn_of_doubtful_cohorts(found)
+
+    def refresh(self) -> Refresh | None:
+        """Make the pseudo-labels anew; the exact p̄ that this yields corrects the duals."""
+        found = self.labeler.refresh(wait=self.state.iteration < self.pseudo_start)
+        if found is None:
+            return None
+        term = self.loss_function.prior_term
+        term.anchor(found.proportions)
+        if self.state.iteration == 0 and self.loss_function.prior_weight > 0:
+            aim = self.labeler.size_prior.of_mean(found.marked)
+            term.expect(torch.as_tensor(aim.proportions), torch.as_tensor(aim.slack))
+        found.expected = term.q.tolist()
+        self.state.refresh = found
+        self.fire_event(PannEvents.REFRESHED)
+        return found
+
+    def refresh_and_restart(self) -> None:
+        """Start the data loader anew, so that no batch that was prefetched before a refresh is used after it.
+
+        What an iteration sees depends on its number alone, however many workers load it.
+        """
+        if self.state.iteration >= (self.state.max_epochs or 0) * (self.state.epoch_length or 0):
+            return  # the refresh at the end is the same one
+        self.refresh()
+        sampler = self.data_loader.batch_sampler
+        assert isinstance(sampler, MixedBatches)
+        sampler.start = self.state.iteration
+        self.set_data(self.data_loader)
+
+    def warn_of_doubtful_cohorts(self, found: Refresh) -> None:
+        prior = self.labeler.size_prior.prior
+        for cohort, shares in found.marked.items():
+            named = {prior.names[channel]: share for channel, share in shares.items()}
+            for sentence in doubt_shares(prior, cohort, named):
+                logger.warning(sentence)
 
 
-def run_warmup(
+def run_stage(
     trainer: SupervisedTrainer,
     iterations: int,
     checkpoint: str | None = None,
     vocabulary: Vocabulary = WHOLE_VOCABULARY,
 ) -> None:
-    """Run stage 1; or take its result from a checkpoint; or skip it, for 0 iterations."""
+    """Run a stage; or take its result from a checkpoint; or skip it, for 0 iterations.
+
+    Args:
+        trainer: of the stage.
+        iterations: as planned; 0 skips the stage.
+        checkpoint: weights that replace the stage.
+        vocabulary: the organs that these weights must have been trained for.
+    """
     if checkpoint is not None:
         load_weights(trainer.network, checkpoint, vocabulary)
-        logger.info("stage 1 is taken from %s", checkpoint)
+        logger.info("the stage is replaced by %s", checkpoint)
     elif iterations > 0:
         trainer.run()

@@ -1,6 +1,16 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""MONAI dictionary transforms, and the way between a scan's grid and the network's."""
+"""MONAI dictionary transforms, which configs name as `bundle.transforms.*`.
 
-from bundle.transforms.dictionary import LoadScand, MapLabelValuesd, ReadScand, SaveLabelMapd
+Start with `dictionary`, which has one class for each; `resampling` computes the way between a scan's own grid and the
+network's, in both directions.
+"""
 
-__all__ = ["LoadScand", "MapLabelValuesd", "ReadScand", "SaveLabelMapd"]
+from bundle.transforms.dictionary import (
+    LoadOnNetworkGridd,
+    LoadOnOwnGridd,
+    MapLabelValuesd,
+    SaveLabelMapd,
+    WindowIntensityd,
+)
+
+__all__ = ["LoadOnNetworkGridd", "LoadOnOwnGridd", "MapLabelValuesd", "SaveLabelMapd", "WindowIntensityd"]

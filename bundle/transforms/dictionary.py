@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""Dictionary transforms of ours: reading scans, reading label maps in the sense of a label set, writing label maps."""
+"""The bundle's own MONAI dictionary transforms: load scans, scale their values, map label values, save label maps."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ from typing import Any
 import numpy as np
 import torch
 from monai.data import MetaTensor
-from monai.transforms import MapTransform, SaveImaged
+from monai.transforms import MapTransform, SaveImaged, ScaleIntensityRanged
 from monai.utils import ensure_tuple
 
-from bundle.cohorts.datalists import case_name
+from bundle.cohorts.labels import LabelValues
+from bundle.errors import InputError
 from bundle.organs import UNKNOWN, WHOLE_VOCABULARY, Vocabulary
+from bundle.scans.finding import scan_name
 from bundle.scans.grids import ScanGrid
 from bundle.scans.reading import Scan, read_label_map, read_scan
 from bundle.scans.writing import write_label_map
 from bundle.transforms.resampling import to_network
 
-__all__ = ["LoadScand", "MapLabelValuesd", "ReadScand", "SaveLabelMapd"]
+__all__ = ["LoadOnNetworkGridd", "LoadOnOwnGridd", "MapLabelValuesd", "SaveLabelMapd", "WindowIntensityd"]
 
 
-class LoadScand(MapTransform):
-    """Read images of any format as `bundle.scans` does, channel first, with their affine, as LoadImaged would.
+class LoadOnOwnGridd(MapTransform):
+    """Read images and label maps of any format on the grid of their files, as LoadImaged does: channel first.
+
+    Nothing is turned or resampled; `LoadOnNetworkGridd` does that.
 
     Args:
         keys: paths of files or DICOM folders.
@@ -57,11 +61,11 @@ def scan_meta(scan: Scan) -> dict[str, Any]:
     }
 
 
-class ReadScand(MapTransform):
-    """Read a scan of any format onto the network's grid: LoadImaged, Orientationd (RAS) and Spacingd in one, lean.
+class LoadOnNetworkGridd(MapTransform):
+    """Read images of any format onto the network's grid: `LoadOnOwnGridd`, Orientationd (RAS) and Spacingd in one.
 
-    The values are the same; only planes that are being resampled exist twice. What `SlabInferer` needs for the way back
-    is in the metadata: the affine and the shape of the file.
+    It holds only the planes that are being resampled twice, where those transforms hold several copies of the volume.
+    What `SlabInferer` needs for the way back is in the metadata: the affine and the shape of the file.
 
     Args:
         keys: paths of files or DICOM folders, or what `bundle.scans.find_scans` gives.
@@ -82,8 +86,43 @@ class ReadScand(MapTransform):
         return result
 
 
+class WindowIntensityd(ScaleIntensityRanged):
+    """Scale HU to the network's input, linearly, and clip what lies outside the window.
+
+    A ScaleIntensityRanged that takes its two ranges as the configs have them.
+
+    Args:
+        keys: the images.
+        hu_window: lowest and highest HU that are told apart.
+        intensity: what these two become.
+        allow_missing_keys: skip keys that an item does not have.
+
+    Example:
+        >>> window = WindowIntensityd("image", hu_window=(-125, 275), intensity=(0, 255))
+        >>> window({"image": torch.tensor([-1000.0, -125.0, 75.0, 3000.0])})["image"].tolist()
+        [0.0, 0.0, 127.5, 255.0]
+    """
+
+    def __init__(
+        self, keys: Any, hu_window: Sequence[float], intensity: Sequence[float], allow_missing_keys: bool = False
+    ) -> None:
+        (a_min, a_max), (b_min, b_max) = ordered_pair("hu_window", hu_window), ordered_pair("intensity", intensity)
+        super().__init__(keys, a_min, a_max, b_min, b_max, clip=True, allow_missing_keys=allow_missing_keys)
+
+
+def ordered_pair(name: str, values: Sequence[float]) -> tuple[float, float]:
+    """The two numbers of a range, as they are.
+
+    Raises:
+        InputError: naming the config's value, when they are not two, the lower one first.
+    """
+    if not isinstance(values, Sequence) or isinstance(values, str) or len(values) != 2 or not values[0] < values[1]:
+        raise InputError(f"{name}: expected two numbers, the lower one first, found {values}")
+    return values[0], values[1]
+
+
 class SaveLabelMapd(SaveImaged):
-    """Write label maps as NIfTI in the geometry of their scans, with the names and colours of the organs.
+    """Write label maps as NIfTI in the geometry of their scans, with the names and colors of the organs.
 
     A SaveImaged by type, so that programs which write results themselves (MONAI Label) know to leave it out.
 
@@ -109,7 +148,7 @@ class SaveLabelMapd(SaveImaged):
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
         meta = data[self.image_key].meta
-        name = str(data.get("name") or data.get("case") or case_name(meta["filename_or_obj"]))
+        name = str(data.get("name") or data.get("case") or scan_name(meta["filename_or_obj"]))
         affine = np.asarray(meta["original_affine"], np.float64).reshape(4, 4)
         for key in self.keys:
             path = self.output_dir / f"{name}{self.postfix}.nii.gz"
@@ -118,7 +157,7 @@ class SaveLabelMapd(SaveImaged):
 
 
 class MapLabelValuesd(MapTransform):
-    """Turn a cohort's label values into the vocabulary's, as `case["values"]` says, uint8.
+    """Turn a cohort's label values into the vocabulary's, uint8, as `bundle.cohorts.labels.LabelValues` says.
 
     A case without a label map gets one that is unknown everywhere, on the image's grid; a case without `values`
     (MONAI Label's items) already has the vocabulary's values.
@@ -126,13 +165,17 @@ class MapLabelValuesd(MapTransform):
     Args:
         keys: the label.
         image_key: the image, for the grid of a missing label.
+        vocabulary: the organs of the run, for cases without `values`.
     """
 
-    def __init__(self, keys: str = "label", image_key: str = "image") -> None:
+    def __init__(
+        self, keys: str = "label", image_key: str = "image", vocabulary: Vocabulary = WHOLE_VOCABULARY
+    ) -> None:
         super().__init__(keys, allow_missing_keys=True)
-        self.image_key = image_key
+        self.image_key, self.vocabulary = image_key, vocabulary
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+        """Raises an InputError for a value that nobody declared."""
         result = dict(data)
         for key in self.keys:
             if key not in result:
@@ -140,18 +183,9 @@ class MapLabelValuesd(MapTransform):
                 result[key] = MetaTensor(torch.full(image.shape, UNKNOWN, dtype=torch.uint8), affine=image.affine)
                 continue
             label = result[key]
-            mapped = self.map_values(
-                label.as_tensor() if isinstance(label, MetaTensor) else label, result.get("values")
-            )
-            result[key] = MetaTensor(mapped, meta=label.meta) if isinstance(label, MetaTensor) else mapped
+            meta = label.meta if isinstance(label, MetaTensor) else {}
+            file = meta.get("filename_or_obj", "label map")  # what is under `key` is no longer its path
+            values = LabelValues.of(result, file, self.vocabulary)
+            mapped = torch.from_numpy(values.map(np.asarray(label)))
+            result[key] = MetaTensor(mapped, meta=meta) if isinstance(label, MetaTensor) else mapped
         return result
-
-    @staticmethod
-    def map_values(label: torch.Tensor, values: Mapping[int, int] | None) -> torch.Tensor:
-        label = (label.round() if label.is_floating_point() else label).to(torch.int64).clamp(min=0)
-        if values is None:
-            return label.to(torch.uint8)
-        table = torch.full((int(max(max(values), int(label.max()))) + 1,), UNKNOWN, dtype=torch.uint8)
-        for value, channel in values.items():
-            table[value] = channel
-        return table[label]

@@ -39,6 +39,7 @@ from bundle.inference.segmenters import load_segmenter
 from bundle.organs import Vocabulary
 from bundle.processes import peak_memory
 from bundle.scans.writing import write_label_map
+from scripts.configs import INFERENCE
 
 __all__ = ["run"]
 
@@ -127,7 +128,7 @@ def engine(scan: Path, model: Path, output: Path, backend: str, skip_air: bool) 
     """What `python -m scripts segment` does, from loading the scan to the label map."""
     warnings.simplefilter("ignore")
     values = {"backend": backend, "skip_air": skip_air, "window_batch": 1, "inferer::mode": "constant"}
-    segmenter = load_segmenter(model, values=values)
+    segmenter = load_segmenter(model, INFERENCE, values=values)
     started = time.perf_counter()
     labels, affine = segmenter(scan)
     write_label_map(output, labels, affine, segmenter.vocabulary)

@@ -14,7 +14,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from bundle.processes import peak_memory
-from bundle.training.duals import PriorLoss
+from bundle.training.duals import PriorTerm
 from bundle.training.losses import PannLoss, SupervisedLoss, split_samples
 
 __all__ = ["run"]
@@ -29,7 +29,7 @@ def stage2_step(with_prior: bool, kind: str, size: int) -> Step:
     network = UNet(3, 1, CLASSES, (32, 64, 128, 256, 512), (2, 2, 2, 2), num_res_units=0)
     optimizer = torch.optim.Adam(network.parameters(), 1e-5)
     supervised = SupervisedLoss("dice_ce" if kind == "dice_ce" else "ce")
-    pann = PannLoss(supervised, PriorLoss([1 / CLASSES] * CLASSES))
+    pann = PannLoss(supervised, PriorTerm([1 / CLASSES] * CLASSES))
     image = torch.rand(4, 1, size, size, size)
     target = {
         "label": torch.randint(0, CLASSES, image.shape, dtype=torch.uint8),
@@ -45,11 +45,15 @@ def stage2_step(with_prior: bool, kind: str, size: int) -> Step:
     def step() -> None:
         optimizer.zero_grad()
         logits = network(image)
-        loss = pann(logits, target) if with_prior else loss_without_prior(logits)
-        loss.backward()
+        if not with_prior:
+            loss_without_prior(logits).backward()
+            optimizer.step()
+            return
+        objective = pann(logits, target)
+        objective.total.backward()
         optimizer.step()
-        if with_prior and pann.proportions is not None:
-            pann.prior.step_duals(pann.proportions, pann.partial_samples)
+        if objective.proportions is not None:
+            pann.prior_term.step(objective.proportions, objective.partial_samples)
 
     return step
 

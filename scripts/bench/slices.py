@@ -22,7 +22,7 @@ CONFIGS = ROOT / "configs"
 
 def parse(folder: str, view: str, size: Sequence[int], backbone: str) -> ConfigParser:
     parser = ConfigParser()
-    parser.read_config([str(CONFIGS / "train.yaml"), str(CONFIGS / "deeplab_resnet50.yaml")])
+    parser.read_config([str(CONFIGS / "train.yaml"), str(CONFIGS / "overlays" / "paper_2d.yaml")])
     parser.update({
         "dataset_dir": f"{folder}/data",
         "output_dir": f"{folder}/eval",

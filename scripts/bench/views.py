@@ -25,6 +25,7 @@ from bundle.processes import peak_memory, resident_memory
 from bundle.scans.writing import write_label_map
 from bundle.training.patches import VIEWS
 from scripts.bench.inference import SPACING, make_scan, measure
+from scripts.configs import INFERENCE
 
 __all__ = ["run"]
 
@@ -86,7 +87,7 @@ def segment(scan: Path, models: Sequence[Path], output: Path, scales: Sequence[f
     """What `python -m scripts segment --backend torch` does, from loading the scan to the label map."""
     warnings.simplefilter("ignore")
     values = {"backend": "torch", "scales": list(scales), "skip_air": skip_air}
-    segmenter = load_segmenter([str(path) for path in models], values=values)
+    segmenter = load_segmenter([str(path) for path in models], INFERENCE, values=values)
     loaded, started = resident_memory(), time.perf_counter()
     labels, affine = segmenter(scan)
     write_label_map(output, labels, affine, segmenter.vocabulary)

@@ -13,13 +13,13 @@ from pathlib import Path
 __all__ = ["compare"]
 
 
-def compare(config: str = "configs/compare_small.yaml", output: str | None = None) -> None:
+def compare(config: str = "configs/experiments/small.yaml", output: str | None = None) -> None:
     """Compare supervisions on the same data, with the same budget, and write tables, statistics and a report.
 
     Finished runs are kept: the same command goes on after an interruption.
 
     Args:
-        config: what to compare; see configs/compare_small.yaml.
+        config: what to compare; see configs/experiments/small.yaml.
         output: folder for everything; default eval/NAME of the config.
     """
     # Imported here: the help needs none of these.

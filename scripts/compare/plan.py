@@ -147,7 +147,7 @@ class ComparisonPlan:
 def read_entries(path: Path) -> Any:
     """What a YAML says, on top of what its base says: entries replace, `phantoms` and `values` are merged."""
     if not path.is_file():
-        raise InputError(f"{path}: no such file; give a YAML such as configs/compare_small.yaml")
+        raise InputError(f"{path}: no such file; give a YAML such as configs/experiments/small.yaml")
     try:
         read = yaml.safe_load(path.read_text())
     except yaml.YAMLError as error:

@@ -36,7 +36,7 @@ def crossval(
     Args:
         dataset_dir: folder of the cohorts; `python -m scripts folds` stores folds in a dataset.json.
         output: folder for scores.csv, scores.json, and the folds' weights and segmentations.
-        overlays: config files on configs/train.yaml, for instance configs/demo.yaml.
+        overlays: config files on configs/train.yaml, for instance configs/overlays/demo.yaml.
         folds: how many, or which: 0,1,2.
         values: further values of the config: supervision=partial,seed=1
         test: scans that all folds' models segment together, into OUTPUT/ensemble; scored if they have labels.

@@ -17,7 +17,7 @@ from bundle.evaluation.scores import Row, format_table, score_case, summarize
 from bundle.files import whole_file
 from bundle.scans.finding import find_scans
 from bundle.scans.reading import read_label_map
-from bundle.transforms.dictionary import LoadScand, MapLabelValuesd
+from bundle.transforms.dictionary import LoadOnOwnGridd, MapLabelValuesd
 from scripts.crossval.plan import CrossValidation
 from scripts.crossval.results import write_scores
 from scripts.segment import segment
@@ -61,10 +61,10 @@ class UnseenScans:
             self.score()
 
     def score(self) -> None:
-        vocabulary, read = self.vocabulary, Compose([LoadScand(keys="label"), MapLabelValuesd()])
+        vocabulary, read = self.vocabulary, Compose([LoadOnOwnGridd(keys="label"), MapLabelValuesd()])
         rows: list[Row] = []
         for name, case in self.cases.items():
-            truth = read({"label": case["label"], "values": case["values"]})["label"]
+            truth = read({key: case[key] for key in ("label", "values", "cohort")})["label"]
             spacing = torch.as_tensor(truth.affine)[:3, :3].norm(dim=0).tolist()
             labels = torch.as_tensor(read_label_map(self.target / f"{name}.nii.gz").voxels)
             scored = score_case(labels, truth.as_tensor()[0], spacing, vocabulary, case["labelled"], self.tolerance)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bundle.errors import EXIT_CODE
+from scripts.configs import INFERENCE
 from scripts.runs import ROOT
 
 __all__ = ["segment"]
@@ -70,7 +71,7 @@ def segment(
     if scales is not None:
         values["scales"] = listed(scales)
     chosen = {} if device is None else {"device": f"$torch.device({check_device(str(device))!r})"}
-    segmenter = load_segmenter(model, listed(overlays), clean, memory, {**values, **chosen})
+    segmenter = load_segmenter(model, INFERENCE, listed(overlays), clean, memory, {**values, **chosen})
     weights = weight_files(model)
     configs = [path.with_name(MODEL_CONFIG) for path in weights if path.with_name(MODEL_CONFIG).is_file()]
     settings: dict[str, Any] = {

@@ -23,9 +23,11 @@ from bundle.scans.finding import Source
 from bundle.scans.reading import read_scan
 from bundle.scans.volumes import measure_volumes, write_volumes
 from bundle.scans.writing import write_color_table, write_label_map
+from scripts.runs import ROOT
 
 __all__ = ["ScanJob", "SegmentingRun", "check_target", "wanted_organs"]
 
+METADATA = ROOT / "configs" / "metadata.json"
 NIFTI = (".nii.gz", ".nii")
 Settings = dict[str, Any]
 
@@ -52,6 +54,10 @@ def wanted_organs(segmenter: Segmenter, organs: str | Sequence[str] | None) -> l
             known = ", ".join(segmenter.vocabulary.names)
             raise InputError(f"organs: the model was not trained for the {name}; it knows {known}")
     return names
+
+
+def bundle_version() -> str:
+    return str(json.loads(METADATA.read_text())["version"])
 
 
 def show_progress(inferer: SlabInferer, text: str) -> None:
@@ -117,7 +123,7 @@ class ScanJob:
             if self.preview:
                 write_preview(self.beside(".png"), scan.voxels, labels, affine, vocabulary)
             if as_dicom:
-                write_dicom_seg(self.beside(".seg.dcm"), scan, labels, vocabulary)
+                write_dicom_seg(self.beside(".seg.dcm"), scan, labels, vocabulary, bundle_version())
         volumes = measure_volumes(labels, affine, vocabulary)
         write_volumes(self.beside(".json"), self.source.path, volumes, {"settings": record})
 

@@ -54,7 +54,9 @@ def test_a_plan_that_cannot_be_carried_out_is_refused(tmp_path: Path, entries: d
 
 
 def test_a_missing_or_broken_file_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none.yaml: no such file; give a YAML such as configs/compare_small.yaml"):
+    with pytest.raises(
+        InputError, match=r"none.yaml: no such file; give a YAML such as configs/experiments/small.yaml"
+    ):
         ComparisonPlan.read(tmp_path / "none.yaml")
     (tmp_path / "broken.yaml").write_text("methods: [")
     with pytest.raises(InputError, match=r"broken.yaml: not YAML"):
@@ -156,7 +158,7 @@ def test_a_changed_config_makes_a_run_anew(planned: ComparisonRuns) -> None:
 # --- The whole of it -------------------------------------------------------------------------------------------------
 def tried(folder: Path) -> Path:
     """The smoke version, with a few iterations."""
-    plan = yaml.safe_load((ROOT / "configs" / "compare_smoke.yaml").read_text())
+    plan = yaml.safe_load((ROOT / "configs" / "experiments" / "smoke.yaml").read_text())
     plan["values"] |= {"warmup_iterations": 6, "train_iterations": 6, "refresh_interval": 3}
     plan["phantoms"] |= {"full": 2, "partial": 1, "test": 2, "grid": [32, 32, 16]}
     path = folder / "tried.yaml"
@@ -181,7 +183,7 @@ def test_a_killed_comparison_goes_on_and_ends_in_a_report(run_command: RunComman
     done = run_command("-m", "scripts", "compare", "--config", plan, "--output", folder)
     assert done.returncode == 0, done.stderr[-3000:]
     assert all(path.stat().st_mtime_ns == when for path, when in finished.items())  # kept
-    rows = read_table(folder / "scores.csv")
+    rows = read_table(folder / "scores.csv").to_dict("records")
     methods = yaml.safe_load(plan.read_text())["methods"]
     assert {row["method"] for row in rows} >= set(methods)
     assert len({row["case"] for row in rows}) == 2

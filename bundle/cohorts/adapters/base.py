@@ -95,7 +95,7 @@ class Adapter(ABC):
     title: ClassVar[str]
     labels: ClassVar[dict[int, str]]  # `labels` of the dataset.json: what each value of a label map means
     cases: ClassVar[int]  # labelled ones in the official download
-    licence: ClassVar[str]
+    license: ClassVar[str]
     url: ClassVar[str]
     registration: ClassVar[bool]  # whether one must sign up, or sign, to get it
     layout: ClassVar[str]  # the files that show that a folder is this dataset

@@ -52,7 +52,7 @@ def sheared(affine: np.ndarray) -> np.ndarray:
 
 
 def on_network(voxels: np.ndarray, affine: np.ndarray) -> MetaTensor:
-    """A scan as `ReadScand` gives it."""
+    """A scan as `LoadOnNetworkGridd` gives it."""
     grid = ScanGrid.spaced(voxels.shape, affine, PIXDIM)
     meta = {"original_affine": affine, "spatial_shape": np.array(voxels.shape)}
     return MetaTensor(to_network(voxels, grid)[None], affine=torch.as_tensor(grid.network_affine), meta=meta)

@@ -14,9 +14,9 @@ from bundle.errors import find_input_error
 from bundle.organs import UNKNOWN, Vocabulary
 from bundle.training.batches import MixedBatches
 from bundle.training.dataset import Draw, PatchDataset, describe
+from bundle.training.label_store import PseudoLabelStore
 from bundle.training.patches import Patches
-from bundle.training.pseudo_labels import PseudoLabels
-from bundle.transforms.dictionary import LoadScand, MapLabelValuesd
+from bundle.transforms.dictionary import LoadOnOwnGridd, MapLabelValuesd
 
 
 # --- Patches ---------------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def make_case(folder: Path, name: str, cohort: str, labelled: list[str] | None =
 
 def make_dataset(folder: Path, cases: list[dict[str, Any]], patches: Patches, random: Any = None, **more: Any) -> Any:
     steps = [
-        LoadScand(keys=["image", "label"], allow_missing_keys=True),
+        LoadOnOwnGridd(keys=["image", "label"], allow_missing_keys=True),
         MapLabelValuesd(),
         ClassesToIndicesd(keys="label", num_classes=14),
         *(random or []),
@@ -146,7 +146,7 @@ def test_a_scan_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_a_refresh_shows_at_once(tmp_path: Path) -> None:
     case = make_case(tmp_path, "a", "spleen", ["spleen"])
-    store = PseudoLabels(tmp_path / "pseudo")
+    store = PseudoLabelStore(tmp_path / "pseudo", Patches((6, 6, 3)))
     dataset = make_dataset(tmp_path, [case], Patches((6, 6, 3)), completed=store)
     assert (dataset[0]["label"] == UNKNOWN).all()
     for value in (3, 4):
