@@ -31,7 +31,7 @@ __all__ = ["ROOT", "Run", "bundle_command", "check_budget", "check_folders", "is
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKER, RECORD, LOG = ".run", "run.json", "log.txt"
-POLL = 0.1  # seconds between two looks at the processes
+POLL = 0.1  # seconds after which the processes are polled again
 PATIENCE = 10.0  # seconds that a process is given to end
 GB = 1e9
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux's prctl
@@ -331,4 +331,4 @@ class Schedule:
         sentence = f"{len(self.failed)} of {len(self.runs)} runs failed: {'; '.join(self.failed.values())}"
         if waiting:
             sentence += f"; not started, since they need others: {', '.join(run.name for run in waiting)}"
-        return f"{sentence}; mend that and give the same command again, which keeps finished runs"
+        return f"{sentence}; correct that and give the same command again, which keeps finished runs"

@@ -1,4 +1,4 @@
-"""Work in several processes: in order, and what goes wrong is told."""
+"""Work in several processes: in order, and what goes wrong is reported."""
 
 import os
 import signal

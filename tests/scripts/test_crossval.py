@@ -210,7 +210,7 @@ def test_a_broken_overlay_is_named(tiny_cohorts: Path, tmp_path: Path) -> None:
         crossval(str(tiny_cohorts), str(tmp_path / "out"), str(tmp_path / "bad.yaml"))
 
 
-def test_a_misspelt_option_is_one_sentence(run_command: RunCommand) -> None:
+def test_a_misspelled_option_is_one_sentence(run_command: RunCommand) -> None:
     finished = run_command("-m", "scripts", "crossval", "--dataset_dir", "nowhere", "--fold", 3)
     assert finished.returncode == 2
     assert finished.stderr.splitlines() == ["error: --fold: there is no such option; did you mean --folds?"]

@@ -190,7 +190,7 @@ def test_bad_values_are_refused_before_any_work(
     assert not list((tmp_path / "out").glob("*"))
 
 
-def test_a_misspelt_option_is_refused_before_any_work(
+def test_a_misspelled_option_is_refused_before_any_work(
     run_command: Run, scans: Path, model: Path, tmp_path: Path
 ) -> None:
     finished = run_command("-m", "scripts", "segment", scans, tmp_path / "out", "--model", model, "--organ", "liver")
