@@ -4,6 +4,13 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.installed
 
+# Threads that wait sleep instead of spin, which is fair to other programs and to ourselves beside them (python -m
+# scripts bench busy). What you have set counts.
+ifeq ($(OMP_WAIT_POLICY)$(GOMP_SPINCOUNT),)
+export OMP_WAIT_POLICY := PASSIVE
+export GOMP_SPINCOUNT := 1000
+endif
+
 .PHONY: demo test test-slow lint clean
 
 demo: $(READY)

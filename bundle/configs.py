@@ -129,12 +129,15 @@ def check_values(strict: bool = True) -> None:
     config = RunningConfig.find()
     if config is None:
         return
+    known = {value.name for value in VALUES}
     for name in config.unused():
-        known = sorted(config.references() | {value.name for value in VALUES})
-        close = difflib.get_close_matches(name, known, n=1, cutoff=0.6 if strict else 0.8)
-        if strict or close:
+        close = difflib.get_close_matches(name, sorted(config.references() | known), n=1, cutoff=0.6 if strict else 0.8)
+        if name in known:
+            hint = "it would have no effect here, so leave it out"
+        else:
             hint = f'did you mean "{close[0]}"?' if close else "docs/reference/configs.md lists all values"
-            raise InputError(f'--{name}: nothing in the config uses a value "{name}"; {hint}')
+        if strict or (close and name not in known):
+            raise InputError(f'--{name}: nothing in this config uses a value "{name}"; {hint}')
     for value in VALUES:
         if value.name in config.raw:
             value.check(config.value(value.name))

@@ -1,5 +1,8 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""`python -m scripts check DATASET.json…`: an integrity report over all cohorts, before training."""
+"""`python -m scripts check DATASET.json…`: an integrity report over all cohorts, before training.
+
+What takes long to import is imported when the check runs, so that its help is quick.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,16 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from bundle.checks.cases import examine_cases
-from bundle.checks.results import CaseCheck, as_json
-from bundle.cohorts.datalists import SECTIONS, cohort_files, load_cases
 from bundle.errors import EXIT_CODE, InputError
 from bundle.files import whole_file
 from bundle.organs import Vocabulary
-from bundle.reports.check import cohort_table, draw_thumbnail, write_check_page
-from scripts.common import check_writable, print_table
+from scripts.common import check_writable
+
+if TYPE_CHECKING:  # else imported where they are used: the help needs none of these
+    from bundle.checks.results import CaseCheck
+    from bundle.cohorts.datalists import Case
 
 STRICT_CODE = 1
 
@@ -29,7 +32,7 @@ def check(
     strict: bool = False,
     workers: int | None = None,
 ) -> None:
-    """Look at every case of the cohorts: files, geometry, values, sides, sizes, copies of one scan.
+    """Examine every case of the cohorts: files, geometry, values, sides, sizes, copies of one scan.
 
     Exit code 0 if the data can be trained on, 1 if there are warnings and --strict is given, 2 if there are errors.
 
@@ -40,6 +43,9 @@ def check(
         strict: let warnings count.
         workers: processes; all cores if not given.
     """
+    from bundle.checks.cases import examine_cases
+    from bundle.reports.check import cohort_table, draw_thumbnail, write_check_page
+
     folder = Path(str(output))
     check_writable(folder)
     vocabulary = Vocabulary(organs)
@@ -48,11 +54,10 @@ def check(
     label_sets = describe_label_sets(cases)
     errors, warnings = (sum(len(getattr(one, kind)) for one in checks) for kind in ("errors", "warnings"))
     verdict = f"{counted(len(checks), 'case')}: {counted(errors, 'error')}, {counted(warnings, 'warning')}"
-    with whole_file(folder / "report.json") as unfinished:
-        record = {"errors": errors, "warnings": warnings, "cases": [as_json(one) for one in checks]}
-        unfinished.write_text(json.dumps(record, indent=2) + "\n")
+    write_record(folder / "report.json", checks, errors, warnings)
     write_check_page(folder / "report.html", checks, label_sets, verdict)
-    print_report(checks, label_sets)
+    print(cohort_table(checks, label_sets).text())
+    print_findings(checks)
     print(f"{verdict}; see {folder / 'report.html'}")
     if errors:
         sys.exit(EXIT_CODE)
@@ -60,7 +65,10 @@ def check(
         sys.exit(STRICT_CODE)
 
 
-def load_all(datasets: Sequence[str], vocabulary: Vocabulary) -> list[dict[str, Any]]:
+def load_all(datasets: Sequence[str], vocabulary: Vocabulary) -> list[Case]:
+    """The cases of all sections."""
+    from bundle.cohorts.datalists import SECTIONS, cohort_files, load_cases
+
     files = [str(file) for file in cohort_files(datasets)]
     cases = [case for section in SECTIONS for case in load_cases(".", files, vocabulary, section)]
     if not cases:
@@ -68,7 +76,7 @@ def load_all(datasets: Sequence[str], vocabulary: Vocabulary) -> list[dict[str, 
     return cases
 
 
-def describe_label_sets(cases: Sequence[dict[str, Any]]) -> dict[str, str]:
+def describe_label_sets(cases: Sequence[Case]) -> dict[str, str]:
     """The most frequent label set of each cohort, in words."""
     found: dict[str, Counter[str]] = {}
     for case in cases:
@@ -84,8 +92,17 @@ def counted(number: int, noun: str) -> str:
     return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
 
 
-def print_report(checks: Sequence[CaseCheck], label_sets: dict[str, str]) -> None:
-    print_table(cohort_table(checks, label_sets))
+def write_record(path: Path, checks: Sequence[CaseCheck], errors: int, warnings: int) -> None:
+    """What was found, for programs."""
+    from bundle.checks.results import as_json
+
+    record = {"errors": errors, "warnings": warnings, "cases": [as_json(one) for one in checks]}
+    with whole_file(path) as unfinished:
+        unfinished.write_text(json.dumps(record, indent=2) + "\n")
+
+
+def print_findings(checks: Sequence[CaseCheck]) -> None:
+    """Errors first, each in a line of its own."""
     for kind in ("errors", "warnings"):
         for one in checks:
             for finding in getattr(one, kind):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bundle.errors import InputError
+from bundle.evaluation.tables import Table
 
 __all__ = ["check_numbers", "check_writable", "listed", "print_table"]
 
@@ -36,10 +37,5 @@ def check_numbers(**values: Any) -> None:
 
 def print_table(rows: Sequence[Sequence[str]], numbers: bool = False) -> None:
     """Print rows in columns, the head first; ``numbers`` puts all columns but the first to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells = [
-            cell.rjust(width) if numbers and column else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())
+    head, *others = rows
+    print(Table(head, others, texts=1 if numbers else len(head)).text())

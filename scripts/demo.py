@@ -1,5 +1,8 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""`python -m scripts demo`: the whole method on synthetic cohorts, from NIfTI files to a report, in a few minutes."""
+"""`python -m scripts demo`: the whole method on synthetic cohorts, from NIfTI files to a report, in a few minutes.
+
+What takes seconds to import is imported when the demo runs, so that its help is quick.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bundle.cohorts.phantoms import GRID, make_phantoms
 from bundle.errors import InputError
-from bundle.evaluation.scores import read_scores
-from bundle.organs import Vocabulary
-from bundle.reports.demo import plot_before_after, plot_losses, plot_proportions, score_table
-from bundle.reports.pages import Page
-from bundle.reports.slices import plot_slices
-from bundle.training.history import read_history
-from bundle.training.prior import Prior
 from scripts.runs import ROOT, bundle_command
 
-TRAIN, EVALUATE, OVERLAY = (str(ROOT / "configs" / f"{name}.yaml") for name in ("train", "evaluate", "demo"))
+TRAIN, EVALUATE, OVERLAY = (str(ROOT / "configs" / f"{name}.yaml") for name in ("train", "evaluate", "overlays/demo"))
 MARKER = ".demo"
-STAGES = {"stage 1": "warmup", "stage 2": "model"}  # what the report calls a model, and its checkpoint
 
 
 def run_bundle(run_id: str, configs: Sequence[str], **values: object) -> None:
@@ -41,7 +35,7 @@ def demo(
     full: int = 6,
     partial: int = 8,
     test: int = 8,
-    grid: Sequence[int] = GRID,
+    grid: Sequence[int] | None = None,
 ) -> None:
     """Make synthetic cohorts, train both stages, segment and score held-out cases, and write a report.
 
@@ -53,10 +47,13 @@ def demo(
         full: cases of the fully labelled cohort.
         partial: cases of each partially labelled cohort.
         test: cases held out for the scores.
-        grid: voxels of a scan.
+        grid: voxels of a scan; those of the command phantom if not given.
     """
+    from bundle.cohorts.phantoms import GRID, make_phantoms
+    from bundle.reports.demo import STAGES, write_demo
+
     started, folder = time.time(), empty_folder(Path(output).resolve())
-    data = make_phantoms(str(folder / "data"), seed, full, partial, test, grid)
+    data = make_phantoms(str(folder / "data"), seed, full, partial, test, GRID if grid is None else grid)
     extra = [str(Path(overlay).resolve()) for overlay in ([overlays] if isinstance(overlays, str) else overlays)]
     common = {"dataset_dir": data, "bundle_root": folder, "seed": seed, "supervision": supervision}
     run_bundle("training", [TRAIN, OVERLAY, *extra], **common)
@@ -69,8 +66,7 @@ def demo(
             output_dir=folder / checkpoint,
             checkpoint=folder / "models" / f"{checkpoint}.pt",
         )
-    report = write_report(folder, supervision, time.time() - started)
-    print(f"the report is {report}")
+    print(f"the report is {write_demo(folder, supervision, time.time() - started)}")
 
 
 def empty_folder(folder: Path) -> Path:
@@ -81,42 +77,3 @@ def empty_folder(folder: Path) -> Path:
     folder.mkdir(parents=True)
     (folder / MARKER).write_text("made by python -m scripts demo, which empties this folder when it runs again\n")
     return folder
-
-
-def write_report(folder: Path, supervision: str, seconds: float) -> Path:
-    """`report.html` of a demo that has run in ``folder``."""
-    history, prior = read_history(folder / "eval" / "history.jsonl"), Prior.load(folder / "eval" / "prior.json")
-    rows, after = read_scores(folder / "model")
-    _, before = read_scores(folder / "warmup")
-    page = Page("PaNN on synthetic cohorts")
-    page.text(
-        f"Mean Dice over {len(after['organs'])} organs on {after['cases']} held-out cases: "
-        f"{before['mean']['dice']:.3f} after stage 1 (fully labelled cases only), "
-        f"{after['mean']['dice']:.3f} after stage 2 (all cases, supervision “{supervision}”).",
-        "big",
-    )
-    page.text(
-        f"Synthetic CT: these figures show that the method runs, not how well it does on patients. "
-        f"{len(prior.cases)} fully labelled cases; everything took {seconds / 60:.1f} minutes.",
-        "note",
-    )
-    page.heading("Scores per organ")
-    score_table(page, before, after)
-    page.heading("Segmentations of held-out cases")
-    names = list(dict.fromkeys(row["case"] for row in rows))[:4]
-    images = [(name, folder / "data" / "test" / "imagesTs" / f"{name}.nii.gz") for name in names]
-    columns = {"truth": [folder / "data" / "test" / "labelsTs" / f"{name}.nii.gz" for name in names]}
-    for stage, checkpoint in STAGES.items():
-        columns[stage] = [folder / checkpoint / "segmentations" / f"{name}.nii.gz" for name in names]
-    slices = plot_slices(images, columns, Vocabulary(prior.names[1:]))
-    slices.savefig(folder / "slices.png", dpi=90)
-    page.figure(slices, "The axial slice that shows the most organs.")
-    page.heading("Losses")
-    page.figure(plot_losses(history), "Means over a few iterations each.")
-    if any(record["kind"] == "refresh" for record in history):
-        page.heading("Organ proportions in the partially labelled data")
-        page.figure(plot_proportions(history, prior), "What the network predicts during stage 2, against the prior.")
-        page.figure(
-            plot_before_after(history, prior), "Exact proportions relative to the prior, over all partial cases."
-        )
-    return page.save(folder / "report.html")

@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bundle.cohorts.datalists import read_cohort, read_datalist
-from bundle.cohorts.selection import deal_folds, is_full
 from bundle.errors import InputError
-from bundle.files import whole_file
+from bundle.files import write_json
 from bundle.organs import Vocabulary
 from scripts.common import check_numbers
+
+__all__ = ["folds"]
 
 
 def folds(dataset: str, folds: int = 5, seed: int = 0, organs: str | Sequence[str] | None = None) -> None:
@@ -26,6 +25,10 @@ def folds(dataset: str, folds: int = 5, seed: int = 0, organs: str | Sequence[st
         seed: another one deals them out in another way.
         organs: the vocabulary, for instance liver,spleen; all organs if not given.
     """
+    # Imported here: the help needs none of these.
+    from bundle.cohorts.datalists import read_cohort, read_datalist
+    from bundle.cohorts.selection import deal_folds, is_full
+
     path = Path(str(dataset))
     path = path / "dataset.json" if path.is_dir() else path
     vocabulary = Vocabulary(organs)
@@ -44,8 +47,7 @@ def folds(dataset: str, folds: int = 5, seed: int = 0, organs: str | Sequence[st
     for number, fold in zip(full, deal_folds([cases[number]["patient"] for number in full], folds, seed), strict=True):
         entries[number]["fold"] = fold
     datalist["training"] = entries
-    with whole_file(path) as unfinished:
-        unfinished.write_text(json.dumps(datalist, indent=2, ensure_ascii=False) + "\n")
+    write_json(path, datalist)
     sizes = Counter(int(entry["fold"]) for entry in entries if "fold" in entry)
     print(
         f"{path}: {len(full)} fully labelled cases in folds of {', '.join(str(sizes[fold]) for fold in range(folds))}"

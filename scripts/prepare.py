@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bundle.cohorts.adapters import ADAPTERS, find_adapter
-from bundle.cohorts.adapters.base import Adapter
-from bundle.cohorts.preparing import Prepared, annotated_organs, prepare_cohort
 from bundle.errors import EXIT_CODE, InputError
 from bundle.organs import ORGANS
 from scripts.common import check_numbers, check_writable, print_table
+
+if TYPE_CHECKING:  # else imported where they are used: the help needs none of these
+    from bundle.cohorts.adapters.base import Adapter
+    from bundle.cohorts.preparing import Prepared
+
+__all__ = ["prepare", "row_of"]
 
 
 def prepare(
@@ -24,14 +28,14 @@ def prepare(
     fraction: float = 0.0,
     seed: int = 0,
     workers: int | None = None,
-    list: bool = False,
+    datasets: bool = False,
 ) -> None:
     """Turn the official download of a public dataset into a cohort: a folder with a dataset.json.
 
     NIfTI files are referred to where they are, so keep the download; other formats are converted.
 
     Args:
-        name: of the dataset; see --list.
+        name: of the dataset; see --datasets.
         source: folder that the download was unpacked to. It is not changed.
         output: folder of the cohort; data/NAME if not given.
         cases: take so many labelled cases, evenly spread (the paper takes 40 of each partial cohort).
@@ -40,13 +44,16 @@ def prepare(
         fraction: share of those cases (the paper's PaNN*: 0.2).
         seed: of the folds and of what is forgotten.
         workers: processes; all cores if not given.
-        list: print the datasets there are, and do nothing.
+        datasets: print the datasets there are, and do nothing.
     """
-    if list:
+    if datasets:
         print_datasets()
         return
     if name is None or source is None:
-        raise InputError("expected NAME and SOURCE, as in `prepare btcv downloads/RawData`; --list shows the names")
+        raise InputError("expected NAME and SOURCE, as in `prepare btcv downloads/RawData`; --datasets shows the names")
+    from bundle.cohorts.adapters import find_adapter
+    from bundle.cohorts.preparing import prepare_cohort
+
     check_numbers(cases=cases, folds=folds, drop_labels=drop_labels, seed=seed, workers=workers)
     adapter = find_adapter(str(name))
     folder = Path(str(output)) if output is not None else Path("data", adapter.name)
@@ -58,12 +65,17 @@ def prepare(
 
 
 def print_datasets() -> None:
+    from bundle.cohorts.adapters import ADAPTERS
+
     head = ("name", "organs", "cases", "registration", "licence", "where to get it")
     rows = [head, *(row_of(adapter) for adapter in ADAPTERS.values())]
     print_table(rows)
 
 
 def row_of(adapter: Adapter) -> tuple[str, ...]:
+    """What the list of datasets says of one."""
+    from bundle.cohorts.preparing import annotated_organs
+
     organs = annotated_organs(adapter)
     left_out = [organ.name for organ in ORGANS if organ.name not in organs]
     words = ", ".join(organs)
@@ -72,7 +84,7 @@ def row_of(adapter: Adapter) -> tuple[str, ...]:
     elif len(left_out) < 6:
         words = f"all but {', '.join(left_out)}"
     needed = "needed" if adapter.registration else "none"
-    return adapter.name, words, str(adapter.cases), needed, adapter.licence, adapter.url
+    return adapter.name, words, str(adapter.cases), needed, adapter.license, adapter.url
 
 
 def report(prepared: Prepared, adapter: Adapter) -> None:

@@ -24,7 +24,8 @@ from typing import IO, Any
 from tqdm import tqdm
 
 from bundle.errors import InputError
-from bundle.files import whole_file
+from bundle.files import write_json
+from bundle.processes import available_memory, patient_threads, tree_memory
 
 __all__ = ["ROOT", "Run", "bundle_command", "check_budget", "check_folders", "is_finished", "run_all_within"]
 
@@ -152,33 +153,12 @@ def what_went_wrong(log: Path, code: int) -> str:
     return (said or lines or [f"exit code {code}"])[-1].removeprefix("error:").strip()
 
 
-# --- Memory ----------------------------------------------------------------------------------------------------------
-def available_memory() -> float:
-    """Bytes that programs can still have without swapping."""
-    table = Path("/proc/meminfo")
-    if table.is_file():
-        (line,) = [line for line in table.read_text().splitlines() if line.startswith("MemAvailable:")]
-        return int(line.split()[1]) * 1024
-    return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-
-
-def session_memory(session: int) -> int:
-    """Bytes that the processes of a session took at their peaks, together; 0 where the system does not tell.
-
-    Not the ru_maxrss of a child: Linux hands the parent's down to it. Pages that processes share count for each.
-    """
-    total = 0
-    for status in Path("/proc").glob("[0-9]*/status"):
-        with contextlib.suppress(OSError):  # it may end at any time
-            if os.getsid(int(status.parent.name)) == session:
-                peaks = [line for line in status.read_text().splitlines() if line.startswith("VmHWM:")]
-                total += sum(int(line.split()[1]) * 1024 for line in peaks)
-    return total
-
-
 # --- Processes -------------------------------------------------------------------------------------------------------
 def end_with_parent() -> None:
-    """Called in a child before its program: `kill -9` of the parent ends it too, where it would go on writing."""
+    """Called in a child before its program: `kill -9` of the parent ends it too, where it would go on writing.
+
+    psutil has nothing of the kind: a parent that was killed can end nobody.
+    """
     if LIBC is not None:
         LIBC.prctl(DEATH_SIGNAL, signal.SIGKILL)
 
@@ -216,10 +196,12 @@ class Started:
 
     def start_step(self) -> subprocess.Popen[bytes]:
         count = str(self.threads)
+        environment = {**os.environ, "OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count}
+        patient_threads(environment)
         return subprocess.Popen(
             self.run.steps[self.step],
             cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count},
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=self.log,
             stderr=subprocess.STDOUT,
@@ -230,7 +212,7 @@ class Started:
 
     def poll(self) -> int | None:
         """The exit code once a step has failed or all have ended; None while there is something to do."""
-        self.peak = max(self.peak, session_memory(self.process.pid))
+        self.peak = max(self.peak, tree_memory(self.process.pid))
         code = self.process.poll()
         if code == 0 and self.step + 1 < len(self.run.steps):
             self.step += 1
@@ -239,7 +221,10 @@ class Started:
         return code
 
     def send(self, number: signal.Signals) -> None:
-        """To all processes of the session's first group, that is to those it started too."""
+        """To all processes of the session's first group, that is to those it started too.
+
+        Not with psutil: it finds what a living process has started, and here the first one may have ended.
+        """
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
@@ -328,8 +313,7 @@ class Schedule:
             "seconds": round(time.monotonic() - started.began, 1),
             "peak_memory_gb": round(started.peak / GB, 3),
         }
-        with whole_file(started.run.folder / RECORD) as unfinished:
-            unfinished.write_text(json.dumps(record, indent=2) + "\n")
+        write_json(started.run.folder / RECORD, record)
 
     def stop(self) -> None:
         """End all processes: asked first, forced if they do not listen."""

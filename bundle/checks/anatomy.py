@@ -9,12 +9,13 @@ import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.checks.rules import Counts, Finding
+from bundle.checks.rules import Finding
 from bundle.cohorts.agreement import better_flip, fit, thinned
 from bundle.cohorts.datalists import Case
 from bundle.cohorts.sides import body_middle
 from bundle.organs import Vocabulary
 from bundle.scans.reading import Scan
+from bundle.scans.volumes import SliceCounts
 
 __all__ = ["off_the_organs", "wrong_sides"]
 
@@ -36,7 +37,7 @@ SIDES = {  # organs that lie on one side of the body: 1 right, -1 left
 ACCEPT_MIRRORED = 'correct its affine, or give the case "accept": ["mirrored"] if the patient has situs inversus'
 
 
-def place_of(channel: int, counts: Counts, affine: NDArray[np.float64]) -> NDArray[np.float64] | None:
+def place_of(channel: int, counts: SliceCounts, affine: NDArray[np.float64]) -> NDArray[np.float64] | None:
     """mm to the right, front and head of the centre of an organ; None where there is too little of it."""
     total = counts[0][:, channel].sum()
     if total < FEW:
@@ -46,12 +47,12 @@ def place_of(channel: int, counts: Counts, affine: NDArray[np.float64]) -> NDArr
     return place
 
 
-def wrong_sides(image: Scan, counts: Counts, case: Case, vocabulary: Vocabulary) -> Iterator[Finding]:
+def wrong_sides(image: Scan, counts: SliceCounts, case: Case, vocabulary: Vocabulary) -> Iterator[Finding]:
     """The liver lies to the right of the spleen and before the kidneys, right organs to the right of left ones.
 
     Args:
         image: the scan.
-        counts: voxels of each channel by slice, see `label_maps.count_by_slice`.
+        counts: voxels of each channel by slice, see `bundle.scans.volumes.count_by_slice`.
         case: for its label file.
         vocabulary: the organs.
     """

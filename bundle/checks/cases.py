@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from bundle.checks.anatomy import off_the_organs, wrong_sides
 from bundle.checks.copies import find_copies
 from bundle.checks.results import CaseCheck, read_memory, write_memory
-from bundle.checks.rules import HISTOGRAM, NO_HU, Counts, Finding, odd_grid, odd_header, odd_values, odd_volumes
+from bundle.checks.rules import HISTOGRAM, NO_HU, Finding, odd_grid, odd_header, odd_values, odd_volumes
 from bundle.cohorts.datalists import SECTIONS, Case, load_cases
 from bundle.cohorts.labels import LabelValues
 from bundle.errors import InputError
@@ -31,7 +31,7 @@ from bundle.organs import WHOLE_VOCABULARY, Vocabulary
 from bundle.processes import run_all
 from bundle.scans.grids import check_grid
 from bundle.scans.reading import Scan, read_label_map, read_scan
-from bundle.scans.volumes import count_by_slice, sum_volumes
+from bundle.scans.volumes import SliceCounts, count_by_slice, sum_volumes
 
 __all__ = ["check_cases", "examine_cases"]
 
@@ -40,9 +40,7 @@ VERSION = 1  # of the checks: remembered results of another version are not used
 
 TELLING = 1000  # voxels with enough different values tell scans apart
 
-Array = NDArray[Any]
-
-Picture = Callable[[Scan, NDArray[np.uint8] | None, Counts | None, Vocabulary], bytes]
+Picture = Callable[[Scan, NDArray[np.uint8] | None, SliceCounts | None, Vocabulary], bytes]
 
 
 # --- All cases -------------------------------------------------------------------------------------------------------
@@ -194,7 +192,7 @@ def read_labels(case: Case, image: Scan) -> NDArray[np.uint8]:
 
 
 def examine_labels(
-    case: Case, check: CaseCheck, image: Scan, labels: NDArray[np.uint8], counts: Counts, vocabulary: Vocabulary
+    case: Case, check: CaseCheck, image: Scan, labels: NDArray[np.uint8], counts: SliceCounts, vocabulary: Vocabulary
 ) -> None:
     volumes = sum_volumes(counts, image.affine, vocabulary)
     check.volumes = {name: round(organ.ml, 2) for name, organ in volumes.organs.items() if organ.voxels}
@@ -205,7 +203,7 @@ def examine_labels(
         check.findings += off_the_organs(image, labels, case, vocabulary)
 
 
-def count_values(voxels: Array) -> tuple[NDArray[np.int64], float, float]:
+def count_values(voxels: NDArray[Any]) -> tuple[NDArray[np.int64], float, float]:
     """How often each HU of `HISTOGRAM`, less and more occur, and the lowest and highest value; a slice at a time."""
     low, high = HISTOGRAM[0], HISTOGRAM[1]
     counts = np.zeros(high - low + 2, np.int64)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import nibabel as nib
 import numpy as np
-from numpy.typing import NDArray
 
 from bundle.cohorts.datalists import Case
 from bundle.organs import ORGANS
@@ -19,7 +18,7 @@ from bundle.scans.finding import NIFTI, ending_of
 from bundle.scans.reading import Scan
 from bundle.scans.volumes import Volumes
 
-__all__ = ["HISTOGRAM", "NO_HU", "Counts", "Finding", "odd_grid", "odd_header", "odd_values", "odd_volumes"]
+__all__ = ["HISTOGRAM", "NO_HU", "Finding", "odd_grid", "odd_header", "odd_values", "odd_volumes"]
 
 
 SPACING_MM = (0.2, 10.0)
@@ -43,8 +42,6 @@ ALWAYS_THERE = {"liver", "spleen", "right kidney", "left kidney", "aorta"}  # in
 MOST = 0.75  # share of the annotated organs
 
 NO_HU = {"rescaled", "offset", "values"}  # kinds that say that an image is not in Hounsfield units
-
-Counts = list[NDArray[np.int64]]  # see `label_maps.count_by_slice`
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,8 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""Cohorts: `dataset.json` datalists read into cases whose label values are mapped to the vocabulary.
+"""The dataset.json format: datalists read into cases, and written.
 
-Every rule about what a value of a label file means lives here; nothing downstream knows a cohort's own values.
-A case is a plain dict, as MONAI's transforms want it:
-
-    image, label   paths; a case without annotation has no label
-    case, cohort   names
-    labelled       its label set: the organs that were annotated in it
-    values         {value in the file: value in the loaded label map}; see `UNKNOWN` and `BACKGROUND`
-    fold           its fold, or None
-    patient        whom it is of: cases of one patient are in one fold
-    section        `training`, `test` or `validation`
-    accept         kinds of findings (`bundle.checks`) that a person has looked at and found right
+A cohort is a folder with an ordinary `dataset.json` (Decathlon or nnU-Net style). What its label values mean is decided
+in `bundle.cohorts.labels`; which of its cases train or test, in `bundle.cohorts.selection`.
 """
 
 from __future__ import annotations
@@ -20,20 +11,67 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from bundle.cohorts.labels import check_spelling, declared_organs, map_values, names_by_value
 from bundle.errors import InputError
+from bundle.files import whole_file
 from bundle.organs import WHOLE_VOCABULARY, Vocabulary, find_organ
+from bundle.scans.finding import scan_name
 
-__all__ = ["KINDS", "Case", "case_name", "cohort_files", "find_cohorts", "load_cases", "read_cohort"]
+__all__ = [
+    "KINDS",
+    "SECTIONS",
+    "Case",
+    "Entry",
+    "cohort_files",
+    "find_cohorts",
+    "load_cases",
+    "read_cohort",
+    "write_datalist",
+]
 
 
-Case = dict[str, Any]
+class Case(TypedDict):
+    """One image with what is known about it: a plain dict, as MONAI's transforms and JSON take it.
+
+    Args:
+        image: path of the file, or of the folder of a DICOM series.
+        label: path of the label map; a case without annotation has none.
+        case: its name, unique in its cohort.
+        cohort: name of its cohort, which is that of the folder.
+        labelled: its label set: the organs that were annotated in it.
+        values: {value in the label map: channel, UNKNOWN or IGNORED}; `LabelValues.of` reads it. Without them the label
+            map has the vocabulary's own values.
+        fold: its fold, or None.
+        patient: cases of one patient are in one fold.
+        section: one of `SECTIONS`.
+        accept: kinds of findings (`KINDS`) that a person has examined and found right.
+    """
+
+    image: str
+    label: NotRequired[str]
+    case: str
+    cohort: str
+    labelled: list[str]
+    values: NotRequired[dict[int, int]]
+    fold: int | None
+    patient: str
+    section: str
+    accept: list[str]
+
+
+Entry = dict[str, Any]  # a case as a dataset.json lists it: image, label and what else of `ENTRY_KEYS` it has
 
 ENTRY_KEYS = {"image", "label", "labelled", "case", "patient", "fold", "accept"}
 
 SECTIONS = ("training", "validation", "test")
+
+# What `bundle.checks` may find, as "accept" of an entry names it. A part of the format, hence here.
+KINDS = {
+    "unreadable", "orientation", "spacing", "field", "rescaled", "offset", "values", "windowed", "empty", "missing",
+    "volume", "mirrored", "swapped", "flipped", "misplaced", "copy", "patient",
+}  # fmt: skip
 
 
 # --- Reading a datalist ----------------------------------------------------------------------------------------------
@@ -43,7 +81,7 @@ def read_datalist(path: Path) -> dict[str, Any]:
     try:
         datalist = json.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a mark
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not valid JSON in UTF-8 ({error}); mend it or save it again") from None
+        raise InputError(f"{path}: not valid JSON in UTF-8 ({error}); correct it or save it again") from None
     if not isinstance(datalist, dict) or not isinstance(datalist.get("labels"), dict):
         raise InputError(
             f'{path}: expected a JSON object with "labels" such as {{"0": "background", "1": "spleen"}}, found none'
@@ -51,35 +89,44 @@ def read_datalist(path: Path) -> dict[str, Any]:
     return datalist
 
 
-def listed_cases(datalist: Mapping[str, Any], section: str, path: Path) -> list[Case]:
-    """The entries of a section. nnU-Net v2 lists none and keeps to file names: imagesTr/CASE_0000 and labelsTr/CASE."""
+def listed_entries(datalist: Mapping[str, Any], section: str, path: Path) -> list[Entry]:
+    """The entries of a section; a bare path stands for an image without a label map."""
     if "file_ending" not in datalist and not any(name in datalist for name in SECTIONS):
         raise InputError(
             f'{path}: expected a list of cases under "training" or "test", found only {", ".join(datalist)}'
         )
-    entries = datalist.get(section)
+    listed = datalist.get(section)
+    if listed is None and "file_ending" in datalist:
+        listed = entries_by_name(path.parent, section, str(datalist["file_ending"]))
+    entries = [{"image": entry} if isinstance(entry, str) else entry for entry in listed or []]
+    for entry in entries:
+        check_entry(entry, section, path)
+    return entries
+
+
+def entries_by_name(folder: Path, section: str, ending: str) -> list[Entry]:
+    """nnU-Net v2 lists no cases and keeps to file names: imagesTr/CASE_0000 and labelsTr/CASE."""
     part = {"training": "Tr", "test": "Ts"}.get(section)
-    if entries is None and "file_ending" in datalist and part:
-        ending = str(datalist["file_ending"])
-        images = sorted((path.parent / f"images{part}").glob(f"*_0000{ending}"))
-        entries = []
-        for image in images:
-            label = path.parent / f"labels{part}" / (image.name.removesuffix(f"_0000{ending}") + ending)
-            entries.append({"image": str(image), **({"label": str(label)} if label.is_file() else {})})
-    cases = [{"image": entry} if isinstance(entry, str) else entry for entry in entries or []]
-    for case in cases:
-        if not isinstance(case, dict) or not isinstance(case.get("image"), str):
-            raise InputError(
-                f'{path}: expected entries such as {{"image": …, "label": …}} in "{section}", found {case}'
-            )
-        for key in set(case) - ENTRY_KEYS:
-            close = difflib.get_close_matches(key, ENTRY_KEYS - set(case), n=1, cutoff=0.75)
-            if close:
-                raise InputError(f'{path}: {case["image"]} has "{key}"; did you mean "{close[0]}"?')
-    return cases
+    if part is None:
+        return []
+    entries = []
+    for image in sorted((folder / f"images{part}").glob(f"*_0000{ending}")):
+        label = folder / f"labels{part}" / (image.name.removesuffix(f"_0000{ending}") + ending)
+        entries.append({"image": str(image), **({"label": str(label)} if label.is_file() else {})})
+    return entries
 
 
-def case_label_set(entry: Case, declared: list[str], path: Path) -> list[str]:
+def check_entry(entry: Any, section: str, path: Path) -> None:
+    """Refuse what is no entry, or has a key that is probably misspelled."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("image"), str):
+        raise InputError(f'{path}: expected entries such as {{"image": …, "label": …}} in "{section}", found {entry}')
+    for key in set(entry) - ENTRY_KEYS:
+        close = difflib.get_close_matches(key, ENTRY_KEYS - set(entry), n=1, cutoff=0.75)
+        if close:
+            raise InputError(f'{path}: {entry["image"]} has "{key}"; did you mean "{close[0]}"?')
+
+
+def case_label_set(entry: Entry, declared: list[str], path: Path) -> list[str]:
     """The cohort's label set, unless the case says `labelled`; empty for a case without a label file."""
     if "labelled" not in entry:
         return declared if entry.get("label") else []
@@ -103,7 +150,7 @@ def case_label_set(entry: Case, declared: list[str], path: Path) -> list[str]:
     return chosen
 
 
-def case_fold(entry: Case, path: Path) -> int | None:
+def case_fold(entry: Entry, path: Path) -> int | None:
     fold = entry.get("fold")
     if fold is None or (isinstance(fold, int) and fold >= 0):
         return fold
@@ -112,7 +159,7 @@ def case_fold(entry: Case, path: Path) -> int | None:
     raise InputError(f'{path}: "fold" of {entry["image"]}: expected a number such as 0, found {fold}')
 
 
-def accepted_kinds(entry: Case, path: Path) -> list[str]:
+def accepted_kinds(entry: Entry, path: Path) -> list[str]:
     said = entry.get("accept", [])
     if not isinstance(said, list) or not set(said) <= KINDS:
         raise InputError(
@@ -122,11 +169,9 @@ def accepted_kinds(entry: Case, path: Path) -> list[str]:
     return said
 
 
-def case_name(image: str) -> str:
-    name = Path(image).name
-    for ending in (".nii.gz", ".nii", ".mha", ".mhd", ".nrrd"):
-        name = name.removesuffix(ending)
-    return name.removesuffix("_0000")
+def case_name(entry: Entry) -> str:
+    """The name an entry gives itself, else that of its image without the `_0000` of nnU-Net's first channel."""
+    return str(entry.get("case") or scan_name(entry["image"]).removesuffix("_0000"))
 
 
 def read_cohort(path: str | Path, vocabulary: Vocabulary = WHOLE_VOCABULARY, section: str = "training") -> list[Case]:
@@ -146,19 +191,19 @@ def read_cohort(path: str | Path, vocabulary: Vocabulary = WHOLE_VOCABULARY, sec
     check_spelling(names, path)
     declared = declared_organs(names)
     cases = []
-    for entry in listed_cases(datalist, section, path):
+    for entry in listed_entries(datalist, section, path):
         annotated = case_label_set(entry, declared, path)
         labelled = [name for name in vocabulary.names if name in annotated]
         case: Case = {
             "image": str(path.parent / entry["image"]),
-            "case": str(entry.get("case") or case_name(entry["image"])),
+            "case": case_name(entry),
             "cohort": path.parent.name,
             "labelled": labelled,
             "values": map_values(names, labelled, vocabulary, path),
             "fold": case_fold(entry, path),
             "section": section,
             "accept": accepted_kinds(entry, path),
-            "patient": str(entry.get("patient") or entry.get("case") or case_name(entry["image"])),
+            "patient": str(entry.get("patient") or case_name(entry)),
         }
         if entry.get("label"):
             case["label"] = str(path.parent / entry["label"])
@@ -233,7 +278,26 @@ def load_cases(
     return cases
 
 
-KINDS = {
-    "unreadable", "orientation", "spacing", "field", "rescaled", "offset", "values", "windowed", "empty", "missing",
-    "volume", "mirrored", "swapped", "flipped", "misplaced", "copy", "patient",
-}  # fmt: skip
+# --- Writing a datalist ----------------------------------------------------------------------------------------------
+def write_datalist(
+    path: Path, about: Mapping[str, Any], labels: Mapping[int, str], entries: Mapping[str, Sequence[Entry]]
+) -> None:
+    """Write a dataset.json.
+
+    Args:
+        path: the dataset.json.
+        about: the dataset's name and what else there is to say about it.
+        labels: what each value of the label maps means.
+        entries: the cases of `training` and `test`.
+    """
+    datalist = {
+        **about,
+        "modality": {"0": "CT"},
+        "labels": {str(value): name for value, name in labels.items()},
+        "numTraining": len(entries.get("training", ())),
+        "numTest": len(entries.get("test", ())),
+        "training": list(entries.get("training", ())),
+        "test": list(entries.get("test", ())),
+    }
+    with whole_file(path) as unfinished:
+        unfinished.write_text(json.dumps(datalist, indent=2) + "\n")

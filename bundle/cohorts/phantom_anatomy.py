@@ -9,13 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 
-Array = NDArray[np.float32]
+__all__ = ["Canvas", "Floats", "Patient", "smooth_field"]
+
+
+Floats = NDArray[np.float32]
 
 Point = Sequence[float] | NDArray[np.float64]
 
 Radii = Sequence[float] | NDArray[np.float64]
 
-HU = float | Callable[[Array, Array, Array], Array]
+HU = float | Callable[[Floats, Floats, Floats], Floats]
 
 
 # --- Painting shapes on a grid ---------------------------------------------------------------------------------------
@@ -29,13 +32,13 @@ class Canvas:
         bend: displacement (3×shape, mm) added to every position: the patient's own deformation.
     """
 
-    def __init__(self, shape: Sequence[int], low: Point, high: Point, bend: Array) -> None:
+    def __init__(self, shape: Sequence[int], low: Point, high: Point, bend: Floats) -> None:
         self.low, self.step = np.array(low, float), (np.array(high, float) - np.array(low, float)) / np.array(shape)
         axes = [low[i] + self.step[i] * (np.arange(shape[i], dtype=np.float32) + 0.5) for i in range(3)]
         grid = np.meshgrid(*axes, indexing="ij", sparse=True)
         self.x, self.y, self.z = (np.asarray(grid[i] + bend[i], dtype=np.float32) for i in range(3))
         self.reach = float(np.abs(bend).max())
-        self.hu: Array = np.full(shape, -1000, np.float32)
+        self.hu: Floats = np.full(shape, -1000, np.float32)
         self.label = np.zeros(shape, np.uint8)
         self.inner: NDArray[np.bool_] = np.ones(shape, bool)  # where organs may be
 
@@ -57,7 +60,7 @@ class Canvas:
     def ellipsoid(
         self, center: Point, radii: Point, hu: HU, label: int | None = 0, turn: float = 0.0, hollow: Point | None = None
     ) -> None:
-        """An ellipsoid turned about z by ``turn`` radians; ``hollow`` is the centre of a ball cut out of it."""
+        """An ellipsoid turned about z by ``turn`` radians; ``hollow`` is the center of a ball cut out of it."""
         window = self.window(center, max(radii))
         x, y, z = self.x[window] - center[0], self.y[window] - center[1], self.z[window] - center[2]
         u, v = x * np.cos(turn) + y * np.sin(turn), y * np.cos(turn) - x * np.sin(turn)
@@ -141,7 +144,7 @@ class Patient:
         spongy, disc = self.rng.uniform(160, 240), self.rng.uniform(60, 90)
         gap, phase = 33 * self.size, self.rng.uniform(0, 33)
 
-        def vertebra(x: Array, y: Array, z: Array) -> Array:
+        def vertebra(x: Floats, y: Floats, z: Floats) -> Floats:
             inside_disc = np.mod(z + phase, gap) < 7
             return np.broadcast_to(np.where(inside_disc, disc, spongy), np.broadcast_shapes(x.shape, y.shape, z.shape))
 
@@ -210,7 +213,7 @@ class Patient:
         canvas.tube(gullet, (9.5, 9, 10), self.rng.normal(48, 8), 5)
         fluid, gas_level = self.rng.normal(40, 22), self.rng.uniform(20, 60)
 
-        def content(x: Array, y: Array, z: Array) -> Array:
+        def content(x: Floats, y: Floats, z: Floats) -> Floats:
             return np.where(np.broadcast_to(y, np.broadcast_shapes(x.shape, y.shape, z.shape)) > gas_level, -750, fluid)
 
         fundus, body, antrum = self.near(-58, -8, 72, by=9), self.near(-52, 26, 30, by=10), self.near(-8, 44, 2, by=10)
@@ -258,7 +261,7 @@ class Patient:
 
 
 # --- A scan of a patient ---------------------------------------------------------------------------------------------
-def smooth_field(rng: np.random.Generator, shape: Sequence[int], knots: Sequence[int], spread: float) -> Array:
+def smooth_field(rng: np.random.Generator, shape: Sequence[int], knots: Sequence[int], spread: float) -> Floats:
     """Smooth random values: Gaussian noise on a few knots, interpolated by cubic splines along each axis."""
     field = rng.normal(0, spread, knots)
     for size, count in zip(shape, knots, strict=True):  # each pass moves the next axis to the front of the queue

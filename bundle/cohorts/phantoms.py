@@ -3,16 +3,14 @@
 
 Not a simulator of X-rays: it makes data hard in the ways that matter here (organs of overlapping HU, anatomy that
 varies from patient to patient, cohorts that differ in noise, contrast phase and field of view), at no cost and under
-no licence.
-Coordinates are millimetres, RAS+: x to the patient's right, y to the front, z to the head.
+no license. The patients themselves are in `phantom_anatomy`.
+Coordinates are millimeters, RAS+: x to the patient's right, y to the front, z to the head.
 """
 
 from __future__ import annotations
 
-import json
-import os
+import functools
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -20,19 +18,21 @@ import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
-from tqdm import tqdm
 
 from bundle.cohorts import preparing
-from bundle.cohorts.phantom_anatomy import Array, Canvas, Patient, smooth_field
+from bundle.cohorts.datalists import Entry, write_datalist
+from bundle.cohorts.phantom_anatomy import Canvas, Floats, Patient, smooth_field
 from bundle.errors import InputError
-from bundle.organs import ORGANS, Vocabulary
+from bundle.organs import ORGANS, WHOLE_VOCABULARY
+from bundle.processes import run_all
+from bundle.scans.writing import write_nifti
 
-__all__ = ["PROTOCOLS", "Protocol", "make_patient", "make_phantoms"]
+__all__ = ["PROTOCOLS", "ScanProtocol", "make_patient", "make_phantoms"]
 
 
 # --- How a cohort is scanned -----------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Protocol:
+class ScanProtocol:
     """How a cohort's scans are acquired, and which organs its annotators marked.
 
     Args:
@@ -55,20 +55,20 @@ class Protocol:
     thickness: float
     axes: str
 
-    def harder(self, difficulty: float) -> Protocol:
+    def harder(self, difficulty: float) -> ScanProtocol:
         """The same protocol with so many times the noise and the blur."""
         noise, blur = ((difficulty * low, difficulty * high) for low, high in (self.noise, self.blur))
         return replace(self, noise=noise, blur=blur)
 
 
-ALL_ORGANS = tuple(Vocabulary().names)
+ALL_ORGANS = tuple(WHOLE_VOCABULARY.names)
 
-PROTOCOLS: dict[str, Protocol] = {
-    "full": Protocol(ALL_ORGANS, (0.6, 1.0), (12, 20), (2.0, 3.0), (370, 390), (-120, 120), 1.0, "RAS"),
-    "spleen": Protocol(("spleen",), (0.8, 1.0), (20, 30), (2.0, 3.5), (350, 380), (-85, 120), 0.85, "LAS"),
-    "pancreas": Protocol(("pancreas",), (0.2, 0.6), (10, 18), (1.5, 2.5), (360, 400), (-115, 100), 1.0, "LPS"),
-    "liver": Protocol(("liver",), (0.4, 1.0), (15, 25), (2.5, 4.0), (370, 420), (-60, 120), 1.2, "LAS"),
-    "test": Protocol(ALL_ORGANS, (0.4, 1.0), (10, 25), (1.5, 3.5), (360, 400), (-120, 120), 1.0, "RAS"),
+PROTOCOLS: dict[str, ScanProtocol] = {
+    "full": ScanProtocol(ALL_ORGANS, (0.6, 1.0), (12, 20), (2.0, 3.0), (370, 390), (-120, 120), 1.0, "RAS"),
+    "spleen": ScanProtocol(("spleen",), (0.8, 1.0), (20, 30), (2.0, 3.5), (350, 380), (-85, 120), 0.85, "LAS"),
+    "pancreas": ScanProtocol(("pancreas",), (0.2, 0.6), (10, 18), (1.5, 2.5), (360, 400), (-115, 100), 1.0, "LPS"),
+    "liver": ScanProtocol(("liver",), (0.4, 1.0), (15, 25), (2.5, 4.0), (370, 420), (-60, 120), 1.2, "LAS"),
+    "test": ScanProtocol(ALL_ORGANS, (0.4, 1.0), (10, 25), (1.5, 3.5), (360, 400), (-120, 120), 1.0, "RAS"),
 }
 
 GRID = (96, 96, 40)  # voxels of a scan with the full height; other heights keep the slice distance
@@ -76,7 +76,8 @@ GRID = (96, 96, 40)  # voxels of a scan with the full height; other heights keep
 FINE_MM = 3.0  # patients are rendered on voxels of at most this size, then averaged down: partial volume for free
 
 
-def block_mean(values: Array, factor: Sequence[int]) -> Array:
+def block_mean(values: Floats, factor: Sequence[int]) -> Floats:
+    """The mean of each block of ``factor`` voxels."""
     a, b, c = (n // f for n, f in zip(values.shape, factor, strict=True))
     return np.asarray(values.reshape(a, factor[0], b, factor[1], c, factor[2]).mean((1, 3, 5)), np.float32)
 
@@ -93,7 +94,7 @@ def block_majority(labels: NDArray[np.uint8], factor: Sequence[int]) -> NDArray[
 
 
 def make_patient(
-    seed: Sequence[int], protocol: Protocol, grid: Sequence[int] = GRID
+    seed: Sequence[int], protocol: ScanProtocol, grid: Sequence[int] = GRID
 ) -> tuple[NDArray[np.int16], NDArray[np.uint8], NDArray[np.float64]]:
     """A scan in RAS+: HU (int16), labels of all organs with the vocabulary's values (uint8), 4×4 affine.
 
@@ -130,72 +131,78 @@ def make_patient(
 
 
 # --- Cohorts on disk -------------------------------------------------------------------------------------------------
-def save_volume(path: Path, volume: NDArray[np.generic], affine: NDArray[np.float64], axes: str) -> None:
-    """Write a RAS+ volume as NIfTI in the orientation ``axes``."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    image = nib.Nifti1Image(volume, affine)
+@dataclass(frozen=True)
+class PhantomCase:
+    """A case to be made: its cohort and its number there."""
+
+    cohort: str
+    number: int
+
+    @property
+    def file(self) -> str:
+        return f"{self.cohort}_{self.number:03d}.nii.gz"
+
+    @property
+    def part(self) -> str:
+        """What the Decathlon's folders `images…` and `labels…` end with."""
+        return "Ts" if self.cohort == "test" else "Tr"
+
+
+def in_orientation(
+    volume: NDArray[np.generic], affine: NDArray[np.float64], axes: str
+) -> tuple[NDArray[np.generic], NDArray[np.float64]]:
+    """A RAS+ volume and its affine in the orientation ``axes``."""
     turn = nib.orientations.ornt_transform(nib.io_orientation(affine), nib.orientations.axcodes2ornt(axes))
-    nib.save(image.as_reoriented(turn), path)
+    turned = nib.orientations.apply_orientation(volume, turn)
+    return turned, affine @ nib.orientations.inv_ornt_aff(turn, volume.shape)
 
 
-def write_case(
-    output: str, cohort: str, index: int, seed: int, grid: tuple[int, int, int], difficulty: float = 1.0
-) -> None:
-    protocol, folder = PROTOCOLS[cohort].harder(difficulty), Path(output) / cohort
+def write_case(case: PhantomCase, output: Path, seed: int, grid: Sequence[int], difficulty: float) -> None:
+    """Make a patient and write image, label map and, where that shows less than all organs, the truth."""
+    protocol, folder = PROTOCOLS[case.cohort].harder(difficulty), output / case.cohort
     # The cohort's place in the table, not a hash of its name: hashes of strings differ from process to process.
-    image, truth, affine = make_patient((seed, list(PROTOCOLS).index(cohort), index), protocol, grid)
-    part = "Ts" if cohort == "test" else "Tr"
-    name = f"{cohort}_{index:03d}.nii.gz"
-    save_volume(folder / f"images{part}" / name, image, affine, protocol.axes)
-    save_volume(folder / f"labels{part}" / name, annotation(truth, protocol), affine, protocol.axes)
+    image, truth, affine = make_patient((seed, list(PROTOCOLS).index(case.cohort), case.number), protocol, grid)
+    files: dict[Path, NDArray[np.generic]] = {
+        folder / f"images{case.part}" / case.file: image,
+        folder / f"labels{case.part}" / case.file: annotation(truth, protocol),
+    }
     if set(protocol.annotated) != set(ALL_ORGANS):
-        save_volume(Path(output) / "truth" / cohort / name, truth, affine, protocol.axes)
+        files[output / "truth" / case.cohort / case.file] = truth
+    for path, volume in files.items():
+        write_nifti(path, *in_orientation(volume, affine, protocol.axes))
 
 
-def annotation(truth: NDArray[np.uint8], protocol: Protocol) -> NDArray[np.uint8]:
+def annotation(truth: NDArray[np.uint8], protocol: ScanProtocol) -> NDArray[np.uint8]:
     """What the cohort's annotators marked: the cohort's own values 1, 2, … in the order of its label set."""
     marked = np.zeros_like(truth)
-    vocabulary = Vocabulary()
     for value, name in enumerate(protocol.annotated, start=1):
-        marked[truth == vocabulary.channel(name)] = value
+        marked[truth == WHOLE_VOCABULARY.channel(name)] = value
     return marked
 
 
-def write_datalist(
-    output: Path,
-    cohort: str,
-    count: int,
-    seed: int,
-    folds: int,
-    difficulty: float = 1.0,
-    dropped: int = 0,
-    fraction: float = 0.0,
-) -> None:
-    protocol = PROTOCOLS[cohort].harder(difficulty)
-    part, section = ("Ts", "test") if cohort == "test" else ("Tr", "training")
-    cases: list[dict[str, object]] = [
-        {"image": f"./images{part}/{cohort}_{i:03d}.nii.gz", "label": f"./labels{part}/{cohort}_{i:03d}.nii.gz"}
-        for i in range(count)
+def entries_of(cases: Sequence[PhantomCase], folds: int) -> list[Entry]:
+    """The cases of a cohort as its dataset.json lists them; those of the fully labelled one have folds."""
+    entries: list[Entry] = [
+        {"image": f"./images{case.part}/{case.file}", "label": f"./labels{case.part}/{case.file}"} for case in cases
     ]
-    if cohort == "full":
-        for index, case in enumerate(cases):
-            case["fold"] = index % folds
-        if dropped:
-            preparing.drop_labels(cases, protocol.annotated, dropped, fraction, seed)
-    datalist = {
+    for case, entry in zip(cases, entries, strict=True):
+        if case.cohort == "full":
+            entry["fold"] = case.number % folds
+    return entries
+
+
+def write_cohort(output: Path, cohort: str, entries: Sequence[Entry], seed: int, difficulty: float) -> None:
+    """Write the dataset.json of a cohort whose images and label maps are there."""
+    protocol = PROTOCOLS[cohort].harder(difficulty)
+    about = {
         "name": cohort,
         "description": f"synthetic abdominal CT, seed {seed}",
         "tensorImageSize": "3D",
-        "modality": {"0": "CT"},
-        "labels": {"0": "background", **{str(i): name for i, name in enumerate(protocol.annotated, start=1)}},
-        "numTraining": count if section == "training" else 0,
-        "numTest": count if section == "test" else 0,
-        "training": [],
-        "test": [],
         "protocol": asdict(protocol),
-        section: cases,
     }
-    (output / cohort / "dataset.json").write_text(json.dumps(datalist, indent=2) + "\n")
+    labels = {0: "background", **dict(enumerate(protocol.annotated, start=1))}
+    section = "test" if cohort == "test" else "training"
+    write_datalist(output / cohort / "dataset.json", about, labels, {section: entries})
 
 
 def make_phantoms(
@@ -233,18 +240,14 @@ def make_phantoms(
         raise InputError(f"grid: expected three numbers of at least 8 such as 96,96,40, found {grid}")
     if not isinstance(difficulty, int | float) or difficulty <= 0:
         raise InputError(f"difficulty: expected a number above 0 such as 1.5, found {difficulty}")
-    voxels = (grid[0], grid[1], grid[2])
     counts = {"full": full, "spleen": partial, "pancreas": partial, "liver": partial, "test": test}
-    jobs = [
-        (str(output), cohort, index, seed, voxels, difficulty)
-        for cohort, count in counts.items()
-        for index in range(count)
-    ]
-    with ProcessPoolExecutor(workers or os.cpu_count()) as pool:
-        running = [pool.submit(write_case, *job) for job in jobs]
-        for done in tqdm(running, desc="phantoms", unit="case"):
-            done.result()
-    for cohort, count in counts.items():
-        if count:
-            write_datalist(Path(output), cohort, count, seed, folds, difficulty, drop_labels, fraction)
+    cohorts = {name: [PhantomCase(name, number) for number in range(count)] for name, count in counts.items() if count}
+    write = functools.partial(write_case, output=Path(output), seed=seed, grid=tuple(grid), difficulty=difficulty)
+    for _ in run_all(write, [case for cases in cohorts.values() for case in cases], "phantoms", workers):
+        pass
+    for cohort, cases in cohorts.items():
+        entries = entries_of(cases, folds)
+        if cohort == "full" and drop_labels:
+            preparing.drop_labels(entries, ALL_ORGANS, drop_labels, fraction, seed)
+        write_cohort(Path(output), cohort, entries, seed, difficulty)
     return Path(output)

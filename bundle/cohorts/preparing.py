@@ -3,30 +3,27 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
-import nibabel as nib
 import numpy as np
 
 from bundle.cohorts.adapters.base import Adapter, Annotation, LeftOutError, RawCase
+from bundle.cohorts.datalists import Entry, write_datalist
 from bundle.cohorts.selection import deal_folds
 from bundle.errors import InputError
-from bundle.files import whole_file
 from bundle.organs import ORGANS, find_organ
 from bundle.processes import run_all
 from bundle.scans.finding import NIFTI
 from bundle.scans.reading import Scan, read_scan
+from bundle.scans.writing import write_nifti
 
 __all__ = ["Prepared", "choose_evenly", "drop_labels", "prepare_cohort"]
 
 USUAL_FOLDS = 5
-Entry = dict[str, Any]
 
 
 @dataclass
@@ -97,7 +94,8 @@ def prepare_cohort(
     if dropped or fraction:
         drop_labels(prepared.entries["training"], annotated_organs(adapter), dropped, fraction, seed)
     deal_to(prepared.entries["training"], adapter, folds, seed)
-    write_datalist(prepared, adapter)
+    about = {"name": adapter.title, "reference": adapter.url, "licence": adapter.license}
+    write_datalist(prepared.path, about, adapter.labels, prepared.entries)
     return prepared
 
 
@@ -132,13 +130,6 @@ def referred(path: Path, output: Path) -> str | None:
     if not path.is_file():
         raise InputError(f"{path}: no such file; unpack the download again")
     return os.path.relpath(path.resolve(), output.resolve())
-
-
-def write_nifti(path: Path, voxels: np.ndarray[Any, Any], affine: np.ndarray[Any, Any]) -> None:
-    image = nib.Nifti1Image(voxels, affine)
-    image.header.set_xyzt_units("mm")
-    with whole_file(path) as unfinished:
-        nib.save(image, unfinished)
 
 
 def write_image(scan: Scan, output: Path, name: str) -> str:
@@ -197,18 +188,3 @@ def deal_to(entries: list[Entry], adapter: Adapter, folds: int | None, seed: int
     if folds:
         for entry, fold in zip(full, deal_folds(patients, folds, seed), strict=True):
             entry["fold"] = fold
-
-
-def write_datalist(prepared: Prepared, adapter: Adapter) -> None:
-    datalist = {
-        "name": adapter.title,
-        "reference": adapter.url,
-        "licence": adapter.licence,
-        "modality": {"0": "CT"},
-        "labels": {str(value): name for value, name in adapter.labels.items()},
-        "numTraining": len(prepared.entries["training"]),
-        "numTest": len(prepared.entries["test"]),
-        **prepared.entries,
-    }
-    with whole_file(prepared.path) as unfinished:
-        unfinished.write_text(json.dumps(datalist, indent=2) + "\n")

@@ -84,7 +84,10 @@ def held_out(cases: Sequence[Case], fold: int | None, folds: int = 5) -> list[bo
 
 def unannotated(case: Case) -> Case:
     """The case as if nobody had annotated it."""
-    return {**{key: value for key, value in case.items() if key != "label"}, "labelled": []}
+    bare = case.copy()
+    bare.pop("label", None)
+    bare["labelled"] = []
+    return bare
 
 
 def training_cases(

@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""A finished comparison of methods as data: what was compared, and its tables."""
+"""A finished comparison of methods as data: what was compared, and the means that its tables show."""
 
 from __future__ import annotations
 
@@ -10,23 +10,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pandas as pd
 
 from bundle.errors import InputError
-from bundle.evaluation.scores import Row
 from bundle.evaluation.statistics import case_means, cell, organ_values, read_table
 from bundle.organs import Vocabulary
-from bundle.reports.pages import Page
 from bundle.training.history import read_history
 from bundle.training.prior import Prior
 
-__all__ = ["Comparison", "paper_table"]
-
-
-# Okabe and Ito's colours, told apart by the colour-blind too; the reference has the first.
-COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#7f7f7f", "#b8a800", "#1d2733")
-
-History = list[dict[str, Any]]
+__all__ = ["Comparison", "Method", "mean_dice", "organ_table", "paper_table"]
 
 
 # --- What was compared -----------------------------------------------------------------------------------------------
@@ -79,10 +71,15 @@ class Comparison:
     vocabulary: Vocabulary
     cases: dict[str, dict[str, Any]]
     facts: dict[str, str]
-    table: list[Row]
+    table: pd.DataFrame
 
     @classmethod
     def load(cls, folder: Path) -> Comparison:
+        """Read comparison.json and scores.csv.
+
+        Raises:
+            InputError: when they do not describe a comparison, or the reference has no scores.
+        """
         path = folder / "comparison.json"
         try:
             given = json.loads(path.read_text())
@@ -107,6 +104,7 @@ class Comparison:
         return result
 
     def check(self, path: Path) -> None:
+        """Refuse entries that do not fit together; ``path`` is named in the errors."""
         compared = [key for key, one in self.methods.items() if not one.ablation]
         if self.reference not in compared:
             raise InputError(f"{path}: expected a reference out of {', '.join(compared)}, found {self.reference!r}")
@@ -119,38 +117,35 @@ class Comparison:
             )
         if not self.replicates:
             raise InputError(f"{path}: expected at least one replicate, found none")
-        if not case_means(self.rows, self.reference):
+        if case_means(self.rows, self.reference).empty:
             raise InputError(
                 f"{self.folder / 'scores.csv'}: expected scores of {self.reference!r} for network {self.network!r} and "
                 f"selection {self.selection!r}, found none"
             )
 
     @cached_property
-    def rows(self) -> list[Row]:
+    def rows(self) -> pd.DataFrame:
         """Those of the main cell."""
         return cell(self.table, self.network, self.selection)
 
     def scored(self, ablations: bool) -> list[str]:
         """Methods with scores in the main cell: those compared, the reference among them, or its variants."""
-        known = {row["method"] for row in self.rows if row["dice"] is not None}
+        known = set(self.rows.dropna(subset=["dice"])["method"])
         return [key for key, one in self.methods.items() if one.ablation == ablations and key in known]
 
     def others(self, ablations: bool) -> list[str]:
+        """The same without the reference."""
         return [key for key in self.scored(ablations) if key != self.reference]
 
     def titles(self, keys: Sequence[str]) -> list[str]:
         return [self.methods[key].title for key in keys]
 
-    def color(self, key: str) -> str:
-        """The same for a method in all figures."""
-        keys = sorted(self.methods, key=lambda name: (name != self.reference, self.methods[name].ablation))
-        return COLORS[keys.index(key) % len(COLORS)]
-
     def run(self, key: str, replicate: str) -> Path:
+        """Folder of a run of the main cell."""
         return self.folder / "runs" / self.network / self.selection / key / replicate
 
-    def history(self, key: str) -> History:
-        """What training of the first replicate noted; empty where it left nothing."""
+    def history(self, key: str) -> list[dict[str, Any]]:
+        """The records that training of the first replicate wrote; empty where there are none."""
         path = self.run(key, self.replicates[0]) / "eval" / "history.jsonl"
         if not path.exists():
             return []
@@ -160,95 +155,49 @@ class Comparison:
             raise InputError(f"{path}: expected one record per line, found something else ({error})") from None
 
     def prior(self, key: str) -> Prior | None:
+        """q of the first replicate, if its training wrote it."""
         path = self.run(key, self.replicates[0]) / "eval" / "prior.json"
         return Prior.load(path) if path.exists() else None
 
 
-# --- Numbers as text -------------------------------------------------------------------------------------------------
-def percent(value: float | None, digits: int = 2) -> str:
-    return "–" if value is None else f"{100 * value:.{digits}f}"
+# --- Mean Dice -------------------------------------------------------------------------------------------------------
+def mean_dice(scores: pd.DataFrame, method: str) -> float | None:
+    """Mean of the cases of one cell; None where the method has none."""
+    means = case_means(scores, method)
+    return float(means.mean()) if len(means) else None
 
 
-def points(value: float) -> str:
-    return f"{round(100 * value, 2) + 0.0:+.2f}".replace("-", "−")  # + 0.0: there is no −0.00
-
-
-def p_text(p: float) -> str:
-    return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
-
-
-def mean_dice(rows: Sequence[Row], method: str) -> float | None:
-    means = case_means(rows, method)
-    return float(np.mean(list(means.values()))) if means else None
-
-
-def best_of(values: Sequence[float | None], digits: int) -> list[bool]:
-    """Which values are the largest as they are shown: a lead that nobody can read is none."""
-    shown = [None if value is None else round(100 * value, digits) for value in values]
-    known = [value for value in shown if value is not None]
-    return [bool(known) and len(known) > 1 and value == max(known) for value in shown]
-
-
-# --- Tables ----------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Table:
-    """A table of mean Dice: one row per ``names``, one column per ``head``."""
-
-    head: list[str]
-    names: list[str]
-    values: list[list[float | None]]
-    digits: int = 2
-
-    @property
-    def lines(self) -> list[list[str]]:
-        return [
-            [name, *(percent(value, self.digits) for value in row)]
-            for name, row in zip(self.names, self.values, strict=True)
-        ]
-
-    @property
-    def best(self) -> list[list[bool]]:
-        return [[False, *best_of(row, self.digits)] for row in self.values]
-
-    def markdown(self) -> str:
-        lines = [self.head, ["---", *["---:"] * (len(self.head) - 1)]]
-        for cells, best in zip(self.lines, self.best, strict=True):
-            lines.append([f"**{text}**" if top else text for text, top in zip(cells, best, strict=True)])
-        return "".join("| " + " | ".join(text.replace("|", "\\|") for text in line) + " |\n" for line in lines)
-
-    def show(self, page: Page, total: bool) -> None:
-        kinds = [["best" if top else "" for top in row] for row in self.best]
-        page.table(self.head, self.lines, kinds, total=total)
-
-
-def paper_table(comparison: Comparison) -> Table:
-    """Mean Dice of each network (rows) with each method and selection of cohorts (columns).
+def paper_table(comparison: Comparison) -> pd.DataFrame:
+    """Mean Dice of each network (rows) with each method and selection of cohorts (columns); NaN where there is none.
 
     A method whose scores are the same for all selections, such as one that never sees the partial cohorts, has one
     column.
     """
-    head, columns = ["network"], []
+    columns: dict[str, pd.Series] = {}
     for method in [one for one in comparison.methods.values() if not one.ablation]:
-        means = {
-            selection: [
-                mean_dice(cell(comparison.table, network, selection), method.key) for network in comparison.networks
-            ]
-            for selection in comparison.selections
-        }
-        means = {name: column for name, column in means.items() if any(value is not None for value in column)}
-        same = len(means) > 1 and len({tuple(column) for column in means.values()}) == 1
-        for selection, column in list(means.items())[: 1 if same else None]:
-            head.append(method.title if same else f"{method.title}, {selection}")
-            columns.append(column)
-    return Table(head, comparison.networks, [list(row) for row in zip(*columns, strict=True)])
+        means = {selection: network_means(comparison, method, selection) for selection in comparison.selections}
+        means = {selection: column for selection, column in means.items() if column.notna().any()}
+        names = [f"{method.title}, {selection}" for selection in means]
+        if len(means) > 1 and all_equal(list(means.values())):
+            names = [method.title]
+        columns |= dict(zip(names, means.values(), strict=False))
+    return pd.DataFrame(columns, index=comparison.networks)
 
 
-def organ_table(comparison: Comparison, keys: Sequence[str]) -> Table:
+def network_means(comparison: Comparison, method: Method, selection: str) -> pd.Series:
+    """Mean Dice of a method with one selection of cohorts, for each network."""
+    means = [mean_dice(cell(comparison.table, network, selection), method.key) for network in comparison.networks]
+    return pd.Series(means, comparison.networks, dtype=float)
+
+
+def all_equal(columns: Sequence[pd.Series]) -> bool:
+    return all(column.equals(columns[0]) for column in columns)
+
+
+def organ_table(comparison: Comparison, keys: Sequence[str]) -> pd.DataFrame:
     """Mean Dice over cases of each organ (rows) with each method (columns); below it the means of the cases."""
-    rows, values = comparison.rows, []
-    for organ in comparison.vocabulary.names:
-        found = [list(organ_values(rows, key, organ).values()) for key in keys]
-        values.append([float(np.mean(dice)) if dice else None for dice in found])
-    values.append([mean_dice(rows, key) for key in keys])
-    names = [*comparison.vocabulary.names, "mean of the cases"]
-    return Table(["organ", *comparison.titles(keys)], names, values, digits=1)
+    columns = {}
+    for key in keys:
+        organs = {name: organ_values(comparison.rows, key, name).mean() for name in comparison.vocabulary.names}
+        columns[comparison.methods[key].title] = organs | {"mean of the cases": mean_dice(comparison.rows, key)}
+    return pd.DataFrame(columns, dtype=float)

@@ -12,10 +12,7 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import warnings
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,14 +31,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bundle.cohorts.datalists import Case
+from bundle.evaluation.score_files import METRICS, Row
+from bundle.evaluation.summaries import format_table, read_scores, summarize, write_scores
 from bundle.organs import IGNORED, WHOLE_VOCABULARY, Vocabulary
 
 __all__ = ["METRICS", "OrganScores", "Row", "format_table", "read_scores", "score_case", "score_organ", "summarize"]
-
-
-METRICS = ("dice", "surface_distance", "hausdorff", "hausdorff95", "surface_dice")
-
-Row = dict[str, Any]
 
 
 def bounding_box(mask: Tensor, margin: int = 1) -> tuple[slice, ...]:
@@ -58,6 +52,13 @@ def score_organ(prediction: Tensor, truth: Tensor, spacing: Sequence[float], tol
         truth: X×Y×Z, bool.
         spacing: voxel size in mm.
         tolerance: of the surface Dice, mm.
+
+    Example:
+        >>> truth, prediction = torch.zeros(2, 9, 9, 9, dtype=torch.bool)
+        >>> truth[3:7, 3:7, 3:7] = prediction[5:9, 3:7, 3:7] = True
+        >>> row = score_organ(prediction, truth, (1.5, 1.0, 1.0))
+        >>> row["status"], row["dice"], row["hausdorff"]
+        ('scored', 0.5, 3.0)
     """
     predicted, present = bool(prediction.any()), bool(truth.any())
     row: Row = {"status": "scored", **dict.fromkeys(METRICS)}
@@ -93,9 +94,22 @@ def score_case(
     labelled: Sequence[str] | None = None,
     tolerance: float = 2.0,
 ) -> list[Row]:
-    """One row per organ of the vocabulary. ``labelled`` is the case's label set; None means all organs.
+    """One row per organ of the vocabulary. What is predicted in ignored voxels counts neither for nor against.
 
-    What is predicted in ignored voxels counts neither for nor against.
+    Args:
+        prediction: X×Y×Z, channels of the vocabulary.
+        truth: likewise; ignored voxels are `IGNORED`.
+        spacing: voxel size in mm.
+        vocabulary: the organs.
+        labelled: the case's label set; None means all organs.
+        tolerance: of the surface Dice, mm.
+
+    Example:
+        >>> truth = torch.zeros(9, 9, 9, dtype=torch.long)
+        >>> truth[3:7, 3:7, 3:7] = 1
+        >>> rows = score_case(truth, truth, (1, 1, 1), Vocabulary(["spleen", "liver"]), labelled=["spleen"])
+        >>> [(row["organ"], row["status"], row["dice"]) for row in rows]
+        [('spleen', 'scored', 1.0), ('liver', 'unlabelled', None)]
     """
     rows = []
     prediction = prediction.where(truth != IGNORED, 0)
@@ -106,42 +120,6 @@ def score_case(
             row = score_organ(prediction == channel, truth == channel, spacing, tolerance)
         rows.append({"organ": name, **row})
     return rows
-
-
-def mean_of(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
-
-
-def summarize(rows: Sequence[Row], vocabulary: Vocabulary, tolerance: float = 2.0) -> dict[str, Any]:
-    """Means per organ over cases, and of those over organs; how often each status occurred."""
-    table = {}
-    for organ in vocabulary.names:
-        mine = [row for row in rows if row["organ"] == organ]
-        table[organ] = {
-            **{metric: mean_of([row[metric] for row in mine]) for metric in METRICS},
-            **Counter(row["status"] for row in mine),
-        }
-    return {
-        "cases": len({(row["cohort"], row["case"]) for row in rows}),
-        "surface_dice_tolerance_mm": tolerance,
-        "mean": {metric: mean_of([table[organ][metric] for organ in vocabulary.names]) for metric in METRICS},
-        "status": dict(Counter(row["status"] for row in rows)),
-        "organs": table,
-    }
-
-
-def format_table(summary: dict[str, Any]) -> str:
-    """The summary as text for a terminal."""
-
-    def cell(value: float | None) -> str:
-        return f"{'–':>10}" if value is None else f"{value:10.3f}"
-
-    head = ("organ", "Dice", "ASD mm", "HD mm", "HD95 mm", f"SD {summary['surface_dice_tolerance_mm']:g} mm")
-    lines = [f"{head[0]:<26}" + "".join(f"{title:>10}" for title in head[1:])]
-    for organ, row in [*summary["organs"].items(), ("mean over organs", summary["mean"])]:
-        lines.append(f"{organ:<26}" + "".join(cell(row[metric]) for metric in METRICS))
-    return "\n".join(lines)
 
 
 class OrganScores:
@@ -185,22 +163,7 @@ class OrganScores:
             self.rows += [{"cohort": case["cohort"], "case": case["case"], **row} for row in rows]
 
     def write(self, engine: Engine) -> None:
-        self.output_dir.mkdir(parents=True, exist_ok=True)
-        with (self.output_dir / "scores.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, ["cohort", "case", "organ", "status", *METRICS])
-            writer.writeheader()
-            writer.writerows(self.rows)
         summary = summarize(self.rows, self.vocabulary, self.tolerance)
-        (self.output_dir / "scores.json").write_text(json.dumps(summary, indent=2) + "\n")
+        write_scores(self.output_dir, self.rows, summary)
         print(format_table(summary))
         print(f"scores are in {self.output_dir}")
-
-
-def read_scores(directory: str | Path) -> tuple[list[Row], dict[str, Any]]:
-    """Rows and summary as `OrganScores` wrote them."""
-    with (Path(directory) / "scores.csv").open() as file:
-        rows = [
-            {key: (float(value) if value else None) if key in METRICS else value for key, value in row.items()}
-            for row in csv.DictReader(file)
-        ]
-    return rows, json.loads((Path(directory) / "scores.json").read_text())

@@ -7,20 +7,18 @@ counted one by one they would make every p value too small.
 
 from __future__ import annotations
 
-import csv
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import wilcoxon
+from scipy.stats import bootstrap, wilcoxon
 
 from bundle.errors import InputError
-from bundle.evaluation.scores import METRICS, Row
-from bundle.files import whole_file
+from bundle.evaluation.score_files import SCORE_COLUMNS, read_score_file, scores_of, write_score_file
 
 __all__ = [
     "COLUMNS",
@@ -37,7 +35,9 @@ __all__ = [
 ]
 
 
-COLUMNS = ("network", "selection", "method", "replicate", "cohort", "case", "organ", "status", *METRICS)
+COLUMNS = ("network", "selection", "method", "replicate", *SCORE_COLUMNS)
+
+CASE = ("cohort", "case")  # what tells cases apart
 
 HIGHER_IS_BETTER = ("dice", "surface_dice")
 
@@ -45,80 +45,74 @@ RESAMPLES = 10_000
 
 DIGITS = 12  # differences below are the rounding of our own means, and would break ties
 
-CaseKey = tuple[str, str]  # cohort, case
-
 
 # --- The tidy table --------------------------------------------------------------------------------------------------
 def write_table(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """One line per network, selection, method, replicate, case and organ; a missing value is an empty field."""
-    with whole_file(path) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
+    """One line per network, selection, method, replicate, case and organ; a missing value is an empty field.
+
+    Raises:
+        ValueError: when a row has a column that the table has not.
+    """
+    scores = scores_of(rows, COLUMNS)
+    odd = [str(name) for name in scores.columns if name not in COLUMNS]
+    if odd:
+        raise ValueError(f"expected the columns {', '.join(COLUMNS)}, found {', '.join(odd)}")
+    write_score_file(path, scores)
 
 
-def read_table(path: str | Path) -> list[Row]:
-    """The rows `write_table` wrote.
+def read_table(path: str | Path) -> pd.DataFrame:
+    """The table `write_table` wrote: texts, and scores with NaN where there is none.
 
     Raises:
         InputError: when there is no such file, or it is not such a table.
     """
-    try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-            if missing:
-                raise InputError(f"{path}: expected a table of scores, but it has no column {', '.join(missing)}")
-            return [read_row(row, path, reader.line_num) for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: expected a table of scores, but it cannot be read ({error})") from None
+    return read_score_file(path, COLUMNS)
 
 
-def read_row(row: Mapping[str, str | None], path: str | Path, line: int) -> Row:
-    texts = {name: row[name] for name in COLUMNS}
-    if None in texts.values():
-        raise InputError(f"{path}, line {line}: expected {len(COLUMNS)} fields, found fewer; was it cut off?")
-    try:
-        return {name: (float(text) if text else None) if name in METRICS else text for name, text in texts.items()}
-    except ValueError as error:
-        raise InputError(f"{path}, line {line}: expected a number or nothing as a score ({error})") from None
-
-
-def cell(rows: Sequence[Row], network: str, selection: str) -> list[Row]:
+def cell(scores: pd.DataFrame, network: str, selection: str) -> pd.DataFrame:
     """The rows of one cell of the comparison: a network trained on a selection of cohorts."""
-    return [row for row in rows if row["network"] == network and row["selection"] == selection]
+    return scores[(scores["network"] == network) & (scores["selection"] == selection)]
 
 
 # --- One number per case ---------------------------------------------------------------------------------------------
-def averaged(rows: Iterable[Row], metric: str, key: Callable[[Row], Any]) -> dict[Any, float]:
-    """Mean of the known values of the rows with the same key, in the order of first appearance."""
-    groups: dict[Any, list[float]] = defaultdict(list)
-    for row in rows:
-        if row[metric] is not None:
-            groups[key(row)].append(row[metric])
-    return {name: float(np.mean(values)) for name, values in groups.items()}
-
-
-def case_means(rows: Sequence[Row], method: str, metric: str = "dice") -> dict[CaseKey, float]:
+def case_means(scores: pd.DataFrame, method: str, metric: str = "dice") -> pd.Series:
     """Score of each case: the mean over its organs, averaged over the replicates that segmented it.
 
     Args:
-        rows: of one cell (see `cell`).
+        scores: of one cell (see `cell`).
         method: which method.
         metric: which score; organs without one are left out.
+
+    Returns:
+        A score for each cohort and case, in the order of first appearance.
+
+    Example:
+        >>> scores = pd.DataFrame({
+        ...     "method": "pann", "replicate": ["seed0", "seed0", "seed1"], "cohort": "test", "case": "a",
+        ...     "organ": ["liver", "spleen", "liver"], "dice": [0.75, 0.25, 1.0],
+        ... })
+        >>> case_means(scores, "pann").to_dict()
+        {('test', 'a'): 0.75}
     """
-    mine = (row for row in rows if row["method"] == method)
-    single = averaged(mine, metric, lambda row: (row["cohort"], row["case"], row["replicate"]))
-    groups: dict[CaseKey, list[float]] = defaultdict(list)
-    for (cohort, case, _), value in single.items():
-        groups[cohort, case].append(value)
-    return {key: float(np.mean(values)) for key, values in groups.items()}
+    mine = scores[scores["method"] == method]
+    return group_means(group_means(mine, [*CASE, "replicate"], metric).reset_index(), CASE, metric)
 
 
-def organ_values(rows: Sequence[Row], method: str, organ: str, metric: str = "dice") -> dict[CaseKey, float]:
-    """Score of one organ in each case that has one, averaged over replicates; ``rows`` of one cell."""
-    mine = (row for row in rows if row["method"] == method and row["organ"] == organ)
-    return averaged(mine, metric, lambda row: (row["cohort"], row["case"]))
+def organ_values(scores: pd.DataFrame, method: str, organ: str, metric: str = "dice") -> pd.Series:
+    """Score of one organ in each case that has one, averaged over replicates.
+
+    Args:
+        scores: of one cell (see `cell`).
+        method: which method.
+        organ: its name.
+        metric: which score.
+    """
+    return group_means(scores[(scores["method"] == method) & (scores["organ"] == organ)], CASE, metric)
+
+
+def group_means(scores: pd.DataFrame, keys: Sequence[str], metric: str) -> pd.Series:
+    """Mean of the known values of the rows with the same keys, in the order of first appearance."""
+    return scores.dropna(subset=[metric]).groupby(list(keys), sort=False)[metric].mean()
 
 
 # --- Tests -----------------------------------------------------------------------------------------------------------
@@ -143,12 +137,26 @@ def correct_holm(p_values: Sequence[float]) -> list[float]:
 def bootstrap_interval(
     values: ArrayLike, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile interval of the mean, from cases drawn with replacement."""
+    """Percentile interval of the mean, from cases drawn with replacement.
+
+    Args:
+        values: one for each case.
+        level: of confidence.
+        resamples: how many times the cases are drawn.
+        seed: of the draws.
+
+    Example:
+        >>> bootstrap_interval([0.25, 0.25, 0.25])
+        (0.25, 0.25)
+    """
     known = np.asarray(values, float)
-    draws = np.random.default_rng(seed).integers(0, len(known), (resamples, len(known)))
-    means: NDArray[np.float64] = known[draws].mean(1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    if len(known) == 1:
+        return float(known[0]), float(known[0])  # scipy wants two cases; one has no interval but itself
+    draws = np.random.default_rng(seed)
+    found = bootstrap(
+        (known,), np.mean, n_resamples=resamples, confidence_level=level, method="percentile", rng=draws
+    ).confidence_interval
+    return float(found.low), float(found.high)
 
 
 @dataclass(frozen=True)
@@ -177,12 +185,12 @@ class Difference:
 
 
 def compare_methods(
-    rows: Sequence[Row], reference: str, methods: Sequence[str], metric: str = "dice", seed: int = 0
+    scores: pd.DataFrame, reference: str, methods: Sequence[str], metric: str = "dice", seed: int = 0
 ) -> list[Difference]:
     """The reference against each of the other methods; these are one family for Holm's correction.
 
     Args:
-        rows: of one cell (see `cell`).
+        scores: of one cell (see `cell`).
         reference: the method that is compared.
         methods: those it is compared with.
         metric: which score.
@@ -191,8 +199,8 @@ def compare_methods(
     Raises:
         InputError: when two methods have no case in common.
     """
-    own = case_means(rows, reference, metric)
-    pairs = [paired_differences(own, case_means(rows, method, metric), reference, method) for method in methods]
+    own = case_means(scores, reference, metric)
+    pairs = [paired_differences(own, case_means(scores, method, metric), reference, method) for method in methods]
     p_values = [paired_test(values) for values in pairs]
     sign = 1 if metric in HIGHER_IS_BETTER else -1
     return [
@@ -204,13 +212,12 @@ def compare_methods(
     ]  # fmt: skip
 
 
-def paired_differences(
-    own: Mapping[CaseKey, float], other: Mapping[CaseKey, float], reference: str, method: str
-) -> NDArray[np.float64]:
-    common = [key for key in own if key in other]
-    if not common:
+def paired_differences(own: pd.Series, other: pd.Series, reference: str, method: str) -> NDArray[np.float64]:
+    """Own minus other score of the cases that both have, in the order of the own ones."""
+    common = own[own.index.isin(other.index)].index
+    if not len(common):
         raise InputError(
             f"scores: expected {reference} and {method} to be scored on the same cases, but none is in both "
             f"({len(own)} and {len(other)} cases)"
         )
-    return np.round([own[key] - other[key] for key in common], DIGITS)
+    return np.round((own[common] - other[common]).to_numpy(), DIGITS)

@@ -24,8 +24,6 @@ from bundle.scans.finding import Source
 __all__ = ["Segmenter", "keep_largest_parts", "load_segmenter"]
 
 
-CONFIG = Path(__file__).resolve().parents[2] / "configs" / "inference.yaml"
-
 SHARED = ("organs", "pixdim", "hu_window", "intensity")  # what models that are averaged must have in common
 
 
@@ -86,16 +84,19 @@ def weight_files(model: str | Path | Sequence[str]) -> list[Path]:
     return [path / "model.pt" if path.is_dir() else path for path in paths]
 
 
-def read_config(weights: Path, overlays: Sequence[str | Path], values: Mapping[str, Any]) -> ConfigParser:
+def read_config(
+    config: str | Path, weights: Path, overlays: Sequence[str | Path], values: Mapping[str, Any]
+) -> ConfigParser:
     """configs/inference.yaml as it is for these weights."""
     parser = ConfigParser()
-    parser.read_config([str(CONFIG), *(str(overlay) for overlay in overlays)])
+    parser.read_config([str(config), *(str(overlay) for overlay in overlays)])
     parser.update({**read_model_config(weights), **values, "label_grid": "scan"})
     return parser
 
 
 def load_segmenter(
     model: str | Path | Sequence[str],
+    config: str | Path,
     overlays: Sequence[str | Path] = (),
     clean: bool = False,
     memory: float | None = None,
@@ -108,10 +109,11 @@ def load_segmenter(
 
     Args:
         model: weights (see `weight_files`).
-        overlays: config files on configs/inference.yaml, for weights that have no model.json beside them.
+        config: configs/inference.yaml.
+        overlays: config files on top of it, for weights that have no model.json beside them.
         clean: see `Segmenter`.
         memory: see `SlabInferer`.
-        values: ids of configs/inference.yaml to set.
+        values: ids of the config to set.
 
     Raises:
         InputError: when weights cannot be loaded, or models do not go together.
@@ -124,7 +126,7 @@ def load_segmenter(
         if not Path(overlay).is_file():
             raise InputError(f"{overlay}: no such config; give the path of an overlay")
     values = {**(values or {}), "inferer::memory": memory}
-    parsers = [read_config(path, overlays, values) for path in paths]
+    parsers = [read_config(config, path, overlays, values) for path in paths]
     first = parsers[0]
     networks, inferers = [], []
     for path, parser in zip(paths, parsers, strict=True):

@@ -5,44 +5,61 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.axis import Axis
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from bundle.evaluation.comparisons import COLORS, Comparison, History
+from bundle.evaluation.comparisons import Comparison
 from bundle.evaluation.statistics import case_means, organ_values
 from bundle.organs import Vocabulary
-from bundle.reports.figures import grid_of_axes, steps
+from bundle.reports.figures import (
+    COLORS,
+    GOLD,
+    GRAY,
+    INK,
+    add_legend,
+    grid_of_axes,
+    legend_line,
+    plain_axes,
+    records_of,
+)
 from bundle.training.prior import Prior
 
-__all__ = ["plot_boxes", "plot_gradients", "plot_quality", "plot_shares"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+__all__ = ["method_colors", "plot_boxes", "plot_gradients", "plot_quality", "plot_shares"]
 
 
-COLUMNS = 5  # of a figure with one axis per organ
+AXES_PER_ROW = 5  # of a figure with one axis per organ
 
 BINS = 12  # points of a curve over iterations, each the mean of the steps around it
 
 
-def even_columns(count: int, most: int = 7) -> int:
-    """Columns of a legend whose lines are about equally long."""
-    return -(-count // -(-count // most))
+Records = Sequence[Mapping[str, Any]]  # what a training wrote to history.jsonl
+
+
+def method_colors(comparison: Comparison) -> dict[str, str]:
+    """A color for each method, the same in all figures; the reference has the first, variants the last."""
+    keys = sorted(comparison.methods, key=lambda key: (key != comparison.reference, comparison.methods[key].ablation))
+    return dict(zip(keys, itertools.cycle(COLORS), strict=False))
 
 
 # --- Box plots -------------------------------------------------------------------------------------------------------
 def plot_boxes(comparison: Comparison, keys: Sequence[str]) -> Figure:
     """Dice of the cases, methods side by side, one axis per organ and one for the means."""
+    from matplotlib.patches import Patch
+
     rows, names = comparison.rows, comparison.vocabulary.names
-    groups = {name: [list(organ_values(rows, key, name).values()) for key in keys] for name in names}
+    groups = {name: [organ_values(rows, key, name).tolist() for key in keys] for name in names}
     groups = {name: group for name, group in groups.items() if any(group)}
-    groups["mean over organs"] = [list(case_means(rows, key).values()) for key in keys]
-    figure, axes = grid_of_axes(len(groups), COLUMNS, 2.6, 2.4)
-    colors = [comparison.color(key) for key in keys]
+    groups["mean over organs"] = [case_means(rows, key).tolist() for key in keys]
+    figure, axes = grid_of_axes(len(groups), AXES_PER_ROW, 2.6, 2.4)
+    colors = [method_colors(comparison)[key] for key in keys]
     for axis, (name, group) in zip(axes, groups.items(), strict=True):
         draw_boxes(axis, group, colors)
         axis.set_title(name, fontsize=10, fontweight="bold" if name == "mean over organs" else None)
@@ -50,9 +67,7 @@ def plot_boxes(comparison: Comparison, keys: Sequence[str]) -> Figure:
         Patch(facecolor=color, alpha=0.6, edgecolor=color, label=title)
         for color, title in zip(colors, comparison.titles(keys), strict=True)
     ]
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=even_columns(len(keys)), frameon=False, fontsize=10
-    )
+    add_legend(figure, handles, size=10)
     figure.supylabel("Dice, %", fontsize=10)
     return figure
 
@@ -72,10 +87,8 @@ def draw_boxes(axis: Axes, group: Sequence[Sequence[float]], colors: Sequence[st
         axis.plot(place + spread.uniform(-0.18, 0.18, len(dice)), dice, ".", color=color, markersize=4)
     axis.set_xlim(-0.7, len(group) - 0.3)
     axis.set_xticks([])
-    axis.grid(axis="y", color="#e6eaf0")
-    axis.set_axisbelow(True)
     axis.tick_params(labelsize=8)
-    axis.spines[["top", "right"]].set_visible(False)
+    plain_axes(axis, "y")
 
 
 # --- Diagnostics -----------------------------------------------------------------------------------------------------
@@ -91,9 +104,9 @@ def mean_known(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(count > 0, np.where(known, rows, 0).sum(0) / np.maximum(count, 1), np.nan)
 
 
-def quality_curves(history: History, channels: int) -> tuple[list[int], dict[str, NDArray[np.float64]]]:
+def quality_curves(history: Records, channels: int) -> tuple[list[int], dict[str, NDArray[np.float64]]]:
     """Iterations of the refreshes, and precision and recall (refreshes × channels), averaged over cohorts."""
-    records = [record for record in steps(history, "train", "refresh") if record.get("quality")]
+    records = [record for record in records_of(history, "train", "refresh") if record.get("quality")]
     nothing = [None] * channels
     curves = {
         kind: np.array([
@@ -105,7 +118,7 @@ def quality_curves(history: History, channels: int) -> tuple[list[int], dict[str
     return [record["iteration"] for record in records], curves
 
 
-def plot_quality(histories: Mapping[str, History], colors: Mapping[str, str], organs: Sequence[str]) -> Figure | None:
+def plot_quality(histories: Mapping[str, Records], colors: Mapping[str, str], organs: Sequence[str]) -> Figure | None:
     """Precision and recall of the pseudo-labels of each organ at the refreshes; None where no run has noted them.
 
     Args:
@@ -121,30 +134,30 @@ def plot_quality(histories: Mapping[str, History], colors: Mapping[str, str], or
     ]  # fmt: skip
     if not channels:
         return None
-    figure, axes = grid_of_axes(len(channels), COLUMNS, 2.6, 2.15)
+    figure, axes = grid_of_axes(len(channels), AXES_PER_ROW, 2.6, 2.15)
     for axis, channel in zip(axes, channels, strict=True):
         for title, (when, found) in curves.items():
             for kind, style in (("precision", "o-"), ("recall", "s--")):
                 axis.plot(when, 100 * found[kind][:, channel], style, color=colors[title], markersize=3, linewidth=1.4)
         tidy(axis, organs[channel - 1])
-    handles = [Line2D([], [], color=colors[title], linewidth=3, label=title) for title in curves]
-    handles.append(Line2D([], [], color="#5b6775", marker="o", markersize=4, label="precision"))
-    handles.append(Line2D([], [], color="#5b6775", marker="s", markersize=4, linestyle="--", label="recall"))
+    handles = [legend_line(colors[title], title, linewidth=3) for title in curves]
+    handles.append(legend_line(GRAY, "precision", marker="o", markersize=4))
+    handles.append(legend_line(GRAY, "recall", marker="s", markersize=4, linestyle="--"))
     finish(figure, handles, "% of voxels")
     return figure
 
 
-def plot_shares(history: History, prior: Prior) -> Figure | None:
+def plot_shares(history: Records, prior: Prior) -> Figure | None:
     """p̄ of each organ in each partial cohort over q, at the refreshes; None where there were none."""
-    records = [record for record in steps(history, "train", "refresh") if record.get("by_cohort")]
+    records = [record for record in records_of(history, "train", "refresh") if record.get("by_cohort")]
     cohorts = list(dict.fromkeys(name for record in records for name in record["by_cohort"]))
     channels = [channel for channel in range(1, len(prior.names)) if prior.proportions[channel] > 0]
     if not cohorts or not channels:
         return None
     colors = dict(zip(cohorts, itertools.cycle(COLORS), strict=False))
-    figure, axes = grid_of_axes(len(channels), COLUMNS, 2.6, 2.15)
+    figure, axes = grid_of_axes(len(channels), AXES_PER_ROW, 2.6, 2.15)
     for axis, channel in zip(axes, channels, strict=True):
-        axis.axhline(1, color="#b7950b", linewidth=1.2)
+        axis.axhline(1, color=GOLD, linewidth=1.2)
         for cohort in cohorts:
             mine = [record for record in records if cohort in record["by_cohort"]]
             ratio = numbers([record["by_cohort"][cohort][channel] for record in mine]) / prior.proportions[channel]
@@ -152,15 +165,17 @@ def plot_shares(history: History, prior: Prior) -> Figure | None:
             axis.plot(when, np.maximum(ratio, 0.01), "o-", color=colors[cohort], markersize=3, linewidth=1.4)
         tidy(axis, prior.names[channel])
         log_scale(axis.yaxis, np.concatenate([np.asarray(line.get_ydata(), float) for line in axis.lines]))
-    handles = [Line2D([], [], color=color, linewidth=3, label=cohort) for cohort, color in colors.items()]
-    handles.append(Line2D([], [], color="#b7950b", label="the prior itself"))
+    handles = [legend_line(color, cohort, linewidth=3) for cohort, color in colors.items()]
+    handles.append(legend_line(GOLD, "the prior itself"))
     finish(figure, handles, "p̄ ÷ q")
     return figure
 
 
-def plot_gradients(history: History, vocabulary: Vocabulary) -> Figure | None:
+def plot_gradients(history: Records, vocabulary: Vocabulary) -> Figure | None:
     """Size of the prior's gradient over that of the loss on partial samples, per organ; None where it was not noted."""
-    records = [record for record in steps(history, "train") if record.get("gradients")]
+    from matplotlib.figure import Figure
+
+    records = [record for record in records_of(history, "train") if record.get("gradients")]
     if not records:
         return None
     sizes = {kind: numbers([record["gradients"][kind] for record in records]) for kind in ("partial", "prior")}
@@ -176,16 +191,14 @@ def plot_gradients(history: History, vocabulary: Vocabulary) -> Figure | None:
         right.plot([when[group].mean() for group in groups], curves[:, channel], ".-", color=organ.rgb, linewidth=1.5)
     left.set_yticks(range(1, len(vocabulary) + 1), vocabulary.names)
     left.invert_yaxis()
-    left.axvline(1, color="#1d2733", linewidth=1)
-    right.axhline(1, color="#1d2733", linewidth=1)
+    left.axvline(1, color=INK, linewidth=1)
+    right.axhline(1, color=INK, linewidth=1)
     left.set(title="all steps together", xlabel="prior ÷ partial loss")
     right.set(title="over training", xlabel="iteration of stage 2", ylabel="prior ÷ partial loss")
     log_scale(left.xaxis, total[1:])
     log_scale(right.yaxis, curves[:, 1:])
     for axis in (left, right):
-        axis.grid(color="#e6eaf0")
-        axis.set_axisbelow(True)
-        axis.spines[["top", "right"]].set_visible(False)
+        plain_axes(axis)
     return figure
 
 
@@ -202,9 +215,7 @@ def ratio_of(sizes: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
 def tidy(axis: Axes, title: str) -> None:
     axis.set_title(title, fontsize=9.5)
     axis.tick_params(labelsize=7.5)
-    axis.grid(color="#e6eaf0")
-    axis.set_axisbelow(True)
-    axis.spines[["top", "right"]].set_visible(False)
+    plain_axes(axis)
     axis.locator_params(axis="x", nbins=4)
 
 
@@ -222,8 +233,7 @@ def log_scale(axis: Axis, values: NDArray[np.float64]) -> None:
 
 def finish(figure: Figure, handles: list[Line2D], along: str) -> None:
     """Legend and labels that all axes of a figure share; each column has the iterations at its foot."""
-    ncols = even_columns(len(handles))
-    figure.legend(handles=handles, loc="outside lower center", ncols=ncols, frameon=False, fontsize=9.5)
+    add_legend(figure, handles, size=9.5)
     figure.supylabel(along, fontsize=9.5)
-    for axis in figure.axes[-COLUMNS:]:
+    for axis in figure.axes[-AXES_PER_ROW:]:
         axis.set_xlabel("iteration of stage 2", fontsize=8)

@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""A picture of a segmentation to look at: three slices with the organs in their colours, and the volumes beside them.
+"""A picture of a segmentation to look at: three slices with the organs in their colors, and the volumes beside them.
 
 matplotlib is loaded by the functions that draw.
 """
@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 from bundle.files import whole_file
 from bundle.organs import Vocabulary
 from bundle.reports.slices import WINDOW, Panel, cut_panels
 from bundle.scans.volumes import Volumes, count_by_slice, sum_volumes
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 __all__ = ["write_preview"]
 
 
-INK, PAPER = "#e8ecf1", "#0d1117"
+BRIGHT, DARK = "#e8ecf1", "#0d1117"
 
 PANELS_INCHES, LEGEND_INCHES, TOP_INCHES, LINE_INCHES, GAP_INCHES = (12.0, 6.5), 3.1, 0.3, 0.27, 0.12
 
@@ -47,8 +47,8 @@ def draw_panel(axis: Axes, panel: Panel, vocabulary: Vocabulary) -> None:
             continue  # few slices make a strip too low for two letters
         shift = (4 if x == 0 else -4 if x == 1 else 0, 4 if y == 0 else -4 if y == 1 else 0)
         axis.annotate(
-            letter, (x, y), shift, "axes fraction", "offset points", ha=across, va=along, color=INK, fontsize=10,
-            bbox={"boxstyle": "circle,pad=0.15", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.65},
+            letter, (x, y), shift, "axes fraction", "offset points", ha=across, va=along, color=BRIGHT, fontsize=10,
+            bbox={"boxstyle": "circle,pad=0.15", "facecolor": DARK, "edgecolor": "none", "alpha": 0.65},
         )  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def draw_legend(figure: Figure, left: float, volumes: Volumes, vocabulary: Vocab
     y = height - TOP_INCHES - LINE_INCHES / 2
 
     def write(x: float, text: str, **style: Any) -> None:
-        figure.text(x / width, y / height, text, **{"color": INK, "fontsize": 10, "va": "center", **style})
+        figure.text(x / width, y / height, text, **{"color": BRIGHT, "fontsize": 10, "va": "center", **style})
 
     for organ in present:
         volume = volumes.organs[organ.name]
@@ -83,7 +83,7 @@ def write_preview(
     affine: NDArray[np.float64],
     vocabulary: Vocabulary,
 ) -> None:
-    """Draw axial, coronal and sagittal slices with the organs in their colours, and the volumes beside them, as a PNG.
+    """Draw axial, coronal and sagittal slices with the organs in their colors, and the volumes beside them, as a PNG.
 
     Args:
         path: the PNG.
@@ -102,7 +102,7 @@ def write_preview(
     lines = sum(organ.voxels > 0 for organ in volumes.organs.values()) + 1
     width = scale * across + 4 * GAP_INCHES + LEGEND_INCHES
     height = max(scale * tall + 2 * GAP_INCHES, lines * LINE_INCHES + 2 * TOP_INCHES)
-    figure = Figure(figsize=(width, height), facecolor=PAPER)
+    figure = Figure(figsize=(width, height), facecolor=DARK)
     left = GAP_INCHES
     for panel in panels:
         wide, high = (scale * length for length in panel.size)
@@ -111,4 +111,4 @@ def write_preview(
         left += wide + GAP_INCHES
     draw_legend(figure, left + GAP_INCHES, volumes, vocabulary)
     with whole_file(path) as unfinished:
-        figure.savefig(unfinished, format="png", dpi=100, facecolor=PAPER)
+        figure.savefig(unfinished, format="png", dpi=100, facecolor=DARK)

@@ -8,21 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import nibabel as nib
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike, NDArray
+
+from bundle.organs import Vocabulary
+from bundle.reports.figures import add_legend, grid_of_axes, legend_line
+from bundle.scans.volumes import count_by_slice
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-from bundle.organs import Vocabulary
-from bundle.reports.figures import grid_of_axes
-from bundle.scans.volumes import count_by_slice
 
 __all__ = [
     "AIR",
@@ -36,56 +32,6 @@ __all__ = [
     "shown_range",
 ]
 
-matplotlib.use("Agg")
-
-
-# --- Pictures of segmentations ---------------------------------------------------------------------------------------
-def load_canonical(path: str | Path) -> tuple[NDArray[Any], tuple[float, ...]]:
-    image = nib.as_closest_canonical(nib.load(path))
-    return np.asanyarray(image.dataobj), tuple(float(step) for step in image.header.get_zooms()[:3])
-
-
-def draw_slice(axis: Axes, image: NDArray[Any], label: NDArray[Any] | None, aspect: float, organs: Vocabulary) -> None:
-    # Radiological view: the patient's right is on the left, the front is up.
-    axis.imshow(image[::-1, ::-1].T, cmap="gray", vmin=-125, vmax=275, aspect=aspect, interpolation="nearest")
-    axis.set_axis_off()
-    for channel, organ in enumerate(organs, start=1):
-        mask = np.zeros(image.T.shape, bool) if label is None else (label[::-1, ::-1] == channel).T
-        if mask.any():
-            axis.contour(mask, [0.5], colors=[organ.rgb], linewidths=1.3)
-
-
-def plot_slices(
-    cases: Sequence[tuple[str, str | Path]], columns: Mapping[str, Sequence[str | Path]], vocabulary: Vocabulary
-) -> Figure:
-    """One row per case: the CT, then the contours of each label map.
-
-    Args:
-        cases: name and image of each case.
-        columns: heading and label maps, one per case; the first column is the truth and chooses the slice.
-        vocabulary: the organs.
-    """
-    figure, axes = grid_of_axes(len(cases) * (1 + len(columns)), 1 + len(columns), 2.9, 2.75)
-    for row, (name, path) in enumerate(cases):
-        image, spacing = load_canonical(path)
-        maps = [load_canonical(files[row])[0] for files in columns.values()]
-        z = richest(count_by_slice(maps[0], vocabulary.out_channels)[2])
-        body = np.argwhere(image[..., z] > -300)
-        low, high = (body.min(0), body.max(0) + 1) if len(body) else (np.zeros(2, int), np.array(image.shape[:2]))
-        window = (slice(low[0], high[0]), slice(low[1], high[1]), z)
-        for place, label in enumerate([None, *maps]):
-            axis = axes[row * (1 + len(columns)) + place]
-            shown = None if label is None else label[window]
-            draw_slice(axis, image[window], shown, spacing[1] / spacing[0], vocabulary)
-            if row == 0:
-                axis.set_title(["CT", *columns][place], fontsize=11)
-        axes[row * (1 + len(columns))].text(0.01, 0.99, name, transform=axes[row * (1 + len(columns))].transAxes,
-                                            color="white", fontsize=8, va="top")  # fmt: skip
-    handles = [Line2D([], [], color=organ.rgb, linewidth=3, label=organ.name) for organ in vocabulary]
-    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
-    return figure
-
-
 WINDOW = (-125, 275)  # HU, as in training
 
 AIR = -300  # HU; above it is the body
@@ -96,18 +42,19 @@ VIEWS = ((2, "RLAP"), (1, "RLSI"), (0, "APSI"))
 MARGIN_MM = 40.0  # shown above and below the organs
 
 
-@dataclass
-class Panel:
-    """One view: pixels with row 0 at the top, their labels, the size in mm and the letters at the edges."""
-
-    image: NDArray[Any]
-    labels: NDArray[np.uint8]
-    size: tuple[float, float]
-    letters: str
+# --- One slice of many -----------------------------------------------------------------------------------------------
+def load_canonical(path: str | Path) -> tuple[NDArray[Any], tuple[float, ...]]:
+    """Voxels with axes towards right, front and head, and the voxel size in mm."""
+    image = nib.as_closest_canonical(nib.load(path))
+    return np.asanyarray(image.dataobj), tuple(float(step) for step in image.header.get_zooms()[:3])
 
 
 def richest(counts: NDArray[np.int64]) -> int:
-    """The slice with the most organs, the larger area of them deciding between equals; the middle one without any."""
+    """The slice with the most organs, the larger area of them deciding between equals; the middle one without any.
+
+    Args:
+        counts: slices × channels, how many voxels of each organ a slice shows.
+    """
     area = counts.sum(1)
     return int(np.argmax((counts > 0).sum(1) + area / (area.max() + 1))) if area.any() else len(counts) // 2
 
@@ -118,10 +65,84 @@ def shown_range(values: ArrayLike, margin: int = 0) -> slice:
     return slice(max(found[0] - margin, 0), found[-1] + margin + 1) if len(found) else slice(None)
 
 
+def draw_slice(axis: Axes, image: NDArray[Any], label: NDArray[Any] | None, aspect: float, organs: Vocabulary) -> None:
+    """An axial slice with the organs' contours in the radiological view: the patient's right is left, the front is up.
+
+    Args:
+        axis: where to draw.
+        image: X×Y in HU, axes towards right and front.
+        label: X×Y, channels of the vocabulary; None for the CT alone.
+        aspect: a voxel's height divided by its width.
+        organs: the vocabulary.
+    """
+    low, high = WINDOW
+    axis.imshow(image[::-1, ::-1].T, cmap="gray", vmin=low, vmax=high, aspect=aspect, interpolation="nearest")
+    axis.set_axis_off()
+    if label is None:
+        return
+    for channel, organ in enumerate(organs, start=1):
+        mask = (label[::-1, ::-1] == channel).T
+        if mask.any():
+            axis.contour(mask, [0.5], colors=[organ.rgb], linewidths=1.3)
+
+
+# --- Cases side by side ----------------------------------------------------------------------------------------------
+def plot_slices(
+    cases: Sequence[tuple[str, str | Path]], columns: Mapping[str, Sequence[str | Path]], vocabulary: Vocabulary
+) -> Figure:
+    """One row per case: the CT, then the contours of each label map.
+
+    Args:
+        cases: name and image of each case.
+        columns: heading and label maps, one per case; the first column is the truth and chooses the slice.
+        vocabulary: the organs.
+    """
+    heads = ["CT", *columns]
+    figure, axes = grid_of_axes(len(cases) * len(heads), len(heads), 2.9, 2.75)
+    for row, (name, path) in enumerate(cases):
+        line = axes[row * len(heads) : (row + 1) * len(heads)]
+        draw_case(line, path, [files[row] for files in columns.values()], vocabulary)
+        line[0].text(0.01, 0.99, name, transform=line[0].transAxes, color="white", fontsize=8, va="top")
+    for axis, head in zip(axes, heads, strict=False):
+        axis.set_title(head, fontsize=11)
+    add_legend(figure, [legend_line(organ.rgb, organ.name, linewidth=3) for organ in vocabulary], columns=5)
+    return figure
+
+
+def draw_case(axes: Sequence[Axes], path: str | Path, maps: Sequence[str | Path], vocabulary: Vocabulary) -> None:
+    """The CT in the first axis, the contours of a label map in each of the others."""
+    image, spacing = load_canonical(path)
+    labels = [load_canonical(file)[0] for file in maps]
+    z = richest(count_by_slice(labels[0], vocabulary.out_channels)[2])
+    body = image[..., z] > AIR
+    window = (shown_range(body.any(1)), shown_range(body.any(0)), z)
+    for axis, label in zip(axes, [None, *labels], strict=True):
+        shown = None if label is None else label[window]
+        draw_slice(axis, image[window], shown, spacing[1] / spacing[0], vocabulary)
+
+
+# --- Three views of a scan -------------------------------------------------------------------------------------------
+@dataclass
+class Panel:
+    """One view: pixels with row 0 at the top, their labels, the size in mm and the letters at the edges."""
+
+    image: NDArray[Any]
+    labels: NDArray[np.uint8]
+    size: tuple[float, float]
+    letters: str
+
+
 def cut_panels(
     voxels: NDArray[Any], labels: NDArray[np.uint8], affine: NDArray[np.float64], counts: list[NDArray[np.int64]]
 ) -> list[Panel]:
-    """The three views through the richest slices, cut to the body, and to the organs from top to bottom."""
+    """The three views through the richest slices, cut to the body, and to the organs from top to bottom.
+
+    Args:
+        voxels: X×Y×Z in HU, in any orientation.
+        labels: X×Y×Z, channels of the vocabulary.
+        affine: voxel to RAS in mm.
+        counts: of the labels, from `count_by_slice`.
+    """
     turn = nib.io_orientation(affine)  # the axes nearest to R, A, S: an oblique scan is shown on its own grid
     voxels, labels = (nib.orientations.apply_orientation(array, turn) for array in (voxels, labels))  # views
     axes = np.argsort(turn[:, 0])

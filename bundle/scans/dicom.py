@@ -22,7 +22,7 @@ from bundle.errors import InputError
 __all__ = [
     "CONVERT",
     "CT_CLASSES",
-    "Slice",
+    "DicomSlice",
     "check_modality",
     "decode",
     "decode_frames",
@@ -72,20 +72,18 @@ SHIFT_TOLERANCE = 0.1  # mm sideways, for rounded positions
 
 CONVERT = "convert the series to NIfTI (for instance with dcm2niix) and give that"
 
-Array = NDArray[Any]
-
 Tags = dict[str, str]
 
 
 @dataclass(frozen=True)
-class Slice:
+class DicomSlice:
     """What the header of a DICOM slice says about its place."""
 
     file: str
     size: tuple[int, ...]  # columns, rows
-    position: Array  # 3, LPS
-    orientation: Array  # 6: along a row, along a column
-    spacing: Array  # 2: between rows, between columns
+    position: NDArray[Any]  # 3, LPS
+    orientation: NDArray[Any]  # 6: along a row, along a column
+    spacing: NDArray[Any]  # 2: between rows, between columns
     thickness: float  # 0 where the header does not say
 
 
@@ -123,7 +121,7 @@ class ItkPixels:
         self.__array_interface__ = itk.array_view_from_image(image).__array_interface__
 
 
-def decode(path: Path | str, io: Any) -> Array:
+def decode(path: Path | str, io: Any) -> NDArray[Any]:
     """X×Y×Z voxels of a file whose header is read."""
     import itk
 
@@ -177,9 +175,9 @@ def check_modality(tags: Tags, path: Path | str) -> None:
         refuse_pixels(Path(path), f"{tags['SamplesPerPixel']} (a color image)")
 
 
-def read_slices(files: Sequence[str]) -> list[Slice]:
+def read_slices(files: Sequence[str]) -> list[DicomSlice]:
     """What the headers of a series' files say; a multi-frame file has a slice for each frame."""
-    slices: list[Slice] = []
+    slices: list[DicomSlice] = []
     for file in files:
         tags = read_tags(file)
         check_modality(tags, file)
@@ -187,9 +185,9 @@ def read_slices(files: Sequence[str]) -> list[Slice]:
     return slices
 
 
-def slice_from(file: str, tags: Tags) -> Slice:
+def slice_from(file: str, tags: Tags) -> DicomSlice:
     between = next((tag for tag in ("SpacingBetweenSlices", "SliceThickness") if tags[tag]), "")
-    return Slice(
+    return DicomSlice(
         file,
         size=(int(tags["Columns"]), int(tags["Rows"])),
         position=numbers(tags, "ImagePositionPatient", 3, file),
@@ -199,7 +197,7 @@ def slice_from(file: str, tags: Tags) -> Slice:
     )
 
 
-def numbers(tags: Tags, tag: str, count: int, file: str) -> Array:
+def numbers(tags: Tags, tag: str, count: int, file: str) -> NDArray[Any]:
     try:
         values = np.array([float(part) for part in tags[tag].split("\\")])
     except ValueError:
@@ -235,7 +233,7 @@ def frames_in(file: str, tags: Tags) -> list[Tags]:
 
 
 # --- Stacks ----------------------------------------------------------------------------------------------------------
-def stack(slices: Sequence[Slice], path: Path) -> tuple[NDArray[np.float64], list[int]]:
+def stack(slices: Sequence[DicomSlice], path: Path) -> tuple[NDArray[np.float64], list[int]]:
     """The affine of a stack, to LPS, and the order of its slices along their normal."""
     first = slices[0]
     for other in slices[1:]:
@@ -255,7 +253,7 @@ def stack(slices: Sequence[Slice], path: Path) -> tuple[NDArray[np.float64], lis
     return affine, order
 
 
-def check_alike(first: Slice, other: Slice) -> None:
+def check_alike(first: DicomSlice, other: DicomSlice) -> None:
     for what, one, two in (
         ("size", first.size, other.size),
         ("orientation", first.orientation, other.orientation),
@@ -268,7 +266,7 @@ def check_alike(first: Slice, other: Slice) -> None:
             )
 
 
-def check_steps(ordered: Sequence[Slice], normal: Array, path: Path) -> float:
+def check_steps(ordered: Sequence[DicomSlice], normal: NDArray[Any], path: Path) -> float:
     """The mean distance of slices that lie straight, once each and evenly along their normal."""
     positions = np.stack([part.position for part in ordered])
     along = positions @ normal
@@ -296,7 +294,7 @@ def check_steps(ordered: Sequence[Slice], normal: Array, path: Path) -> float:
 
 
 # --- Voxels ----------------------------------------------------------------------------------------------------------
-def narrowest(voxels: Array) -> type[np.generic]:
+def narrowest(voxels: NDArray[Any]) -> type[np.generic]:
     """GDCM answers int32 or float64 where a rescaled value might not fit into less; of a CT it nearly always does."""
     if voxels.dtype.kind == "f":
         return np.float32
@@ -304,9 +302,9 @@ def narrowest(voxels: Array) -> type[np.generic]:
     return np.int16 if limits.min <= voxels.min() and voxels.max() <= limits.max else np.int32
 
 
-def decode_series(files: Sequence[str], size: Sequence[int]) -> Array:
+def decode_series(files: Sequence[str], size: Sequence[int]) -> NDArray[Any]:
     kinds: list[type[np.generic]] = [np.int16, np.int32, np.float32]  # each gives way to the next where it must
-    voxels: Array = np.empty((*size, len(files)), np.int16, order="F")
+    voxels: NDArray[Any] = np.empty((*size, len(files)), np.int16, order="F")
     for index, file in enumerate(files):
         plane = decode(file, open_with_itk(file, "GDCMImageIO"))[:, :, 0]
         needed = kinds[max(kinds.index(voxels.dtype.type), kinds.index(narrowest(plane)))]
@@ -315,7 +313,7 @@ def decode_series(files: Sequence[str], size: Sequence[int]) -> Array:
     return voxels
 
 
-def decode_frames(file: str, order: list[int]) -> Array:
+def decode_frames(file: str, order: list[int]) -> NDArray[Any]:
     voxels = decode(file, open_with_itk(file, "GDCMImageIO"))
     voxels = voxels.astype(narrowest(voxels), copy=False)
     return voxels if order == sorted(order) else voxels[:, :, order]

@@ -7,7 +7,6 @@ highdicom writes them; it is an optional package, loaded only when a SEG is aske
 from __future__ import annotations
 
 import importlib
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,8 +27,6 @@ logger = logging.getLogger(__name__)
 ALGORITHM = "PaNN for MONAI"
 
 SERIES_NUMBER = 300  # behind the scanner's own in a viewer's list
-
-METADATA = Path(__file__).resolve().parents[2] / "configs" / "metadata.json"
 
 
 class DicomScan(Protocol):
@@ -110,31 +107,24 @@ def describe_segment(number: int, organ: Organ, version: str) -> Any:
     )
 
 
-def number_segments(
-    labels: NDArray[np.uint8], vocabulary: Vocabulary, organs: str | Sequence[str] | None
-) -> tuple[list[Organ], NDArray[np.uint8]]:
+def number_segments(labels: NDArray[np.uint8], vocabulary: Vocabulary) -> tuple[list[Organ], NDArray[np.uint8]]:
     """The organs that are there, and the map as slice × row × column whose values are their numbers 1, 2, …
 
     A SEG numbers its segments without gaps, and an organ that is not there has no frame to show.
     """
-    wanted = {vocabulary.channel(organ.name) for organ in (vocabulary if organs is None else Vocabulary(organs))}
     there = np.zeros(256, bool)
     for piece in labels.T:
         there[piece] = True
     table, found = np.zeros(256, np.uint8), []
     for channel, organ in enumerate(vocabulary, start=1):
-        if channel in wanted and there[channel]:
+        if there[channel]:
             found.append(organ)
             table[channel] = len(found)
     return found, table[labels.T]  # X is the column and Y the row of a slice
 
 
 def write_dicom_seg(
-    path: str | Path,
-    scan: DicomScan,
-    labels: NDArray[np.uint8],
-    vocabulary: Vocabulary,
-    organs: str | Sequence[str] | None = None,
+    path: str | Path, scan: DicomScan, labels: NDArray[np.uint8], vocabulary: Vocabulary, version: str
 ) -> bool:
     """Write the organs of a label map as a binary DICOM SEG, one segment for each organ that is there.
 
@@ -145,21 +135,20 @@ def write_dicom_seg(
         scan: the scan, read from a DICOM series.
         labels: X×Y×Z on the grid of the scan, values are the vocabulary's channels.
         vocabulary: the organs.
-        organs: names or aliases of those to write; None means all.
+        version: of the bundle, which the file names as the software that made it.
 
     Returns:
         Whether there was an organ to write.
 
     Raises:
-        InputError: without highdicom, for an unknown organ, for a scan that is no DICOM series or cannot have a SEG.
+        InputError: without highdicom, for a scan that is no DICOM series or cannot have a SEG.
     """
     hd = load_highdicom()
     sources = read_sources(scan, labels.shape)
-    found, frames = number_segments(labels, vocabulary, organs)
+    found, frames = number_segments(labels, vocabulary)
     if not found:
         Path(path).unlink(missing_ok=True)
         return False
-    version = str(json.loads(METADATA.read_text())["version"])
     try:
         segmentation = hd.seg.Segmentation(
             source_images=sources,

@@ -12,7 +12,7 @@ from typing import Any
 from bundle.errors import InputError
 from bundle.scans.dicom import CONVERT, CT_CLASSES, check_modality, dicom_class, frames_of, read_tags
 
-__all__ = ["ENDINGS", "NIFTI", "Source", "ending_of", "find_scans", "list_scans"]
+__all__ = ["ENDINGS", "NIFTI", "Source", "ending_of", "find_scans", "list_scans", "scan_name"]
 
 
 NIFTI = (".nii.gz", ".nii")
@@ -69,24 +69,31 @@ def list_scans(path: str | Path) -> list[dict[str, Any]]:
 
 
 def ending_of(path: str | Path) -> str:
+    """The ending of a file that names its image format, in lower case; empty for others."""
     name = Path(path).name.lower()
     return next((ending for ending in (*ENDINGS, ".dcm") if name.endswith(ending)), "")
 
 
-def name_of(path: Path) -> str:
-    return path.name[: len(path.name) - len(ending_of(path))]
+def scan_name(path: str | Path) -> str:
+    """The name of a file without the ending of an image format.
+
+    >>> scan_name("scans/patient.1.nii.gz")
+    'patient.1'
+    """
+    name = Path(path).name
+    return name[: len(name) - len(ending_of(name))]
 
 
 def scan_of_file(path: Path) -> tuple[str, Source]:
     if ending_of(path) in ENDINGS:
-        return name_of(path), Source(path)
+        return scan_name(path), Source(path)
     if dicom_class(path) is None:
         raise InputError(f"{path}: expected a file ending with {', '.join(ENDINGS)}, or DICOM; convert it to NIfTI")
     tags = read_tags(path)
     check_modality(tags, path)
     if frames_of(tags) < 2:
         raise InputError(f"{path}: is one slice of a DICOM series; give the folder of the series")
-    return name_of(path), Source(path, (str(path),))
+    return scan_name(path), Source(path, (str(path),))
 
 
 def scans_of_folder(root: Path) -> Iterator[tuple[str, Source]]:
@@ -94,7 +101,7 @@ def scans_of_folder(root: Path) -> Iterator[tuple[str, Source]]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         paths = [Path(folder, name) for name in sorted(files) if not name.startswith(".")]
         if Path(folder) == root:
-            yield from ((name_of(path), Source(path)) for path in paths if ending_of(path) in ENDINGS)
+            yield from ((scan_name(path), Source(path)) for path in paths if ending_of(path) in ENDINGS)
         parts = Path(folder).relative_to(root).parts
         yield from series_of_folder(Path(folder), [path for path in paths if ending_of(path) not in ENDINGS], parts)
 
@@ -114,7 +121,7 @@ def series_of_folder(folder: Path, paths: Sequence[Path], parts: Sequence[str]) 
         if tags["Modality"] != "CT" or "LOCALIZER" in tags["ImageType"]:
             continue
         if frames_of(tags) > 1:
-            yield "_".join((*parts, name_of(path))), Source(path, (str(path),))
+            yield "_".join((*parts, scan_name(path))), Source(path, (str(path),))
         else:
             series.setdefault((tags["SeriesNumber"].zfill(8), tags["SeriesInstanceUID"]), []).append(str(path))
     if broken and not series:

@@ -35,8 +35,6 @@ __all__ = ["Scan", "check_header", "read_label_map", "read_scan"]
 
 LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 
-Array = NDArray[Any]
-
 
 @dataclass
 class Scan:
@@ -50,7 +48,7 @@ class Scan:
         slices: for DICOM, the file of each slice along the last axis of ``voxels``; else empty.
     """
 
-    voxels: Array
+    voxels: NDArray[Any]
     affine: NDArray[np.float64]
     path: Path
     slices: tuple[str, ...] = ()
@@ -121,7 +119,7 @@ def check_values(scan: Scan) -> None:
         raise InputError(f"{scan.path}: is empty, all its values are {low:g}; export the scan again")
 
 
-def check_header(path: Path, shape: Sequence[int], affine: Array) -> None:
+def check_header(path: Path, shape: Sequence[int], affine: NDArray[Any]) -> None:
     if len(shape) < 3 or any(size != 1 for size in shape[3:]):
         raise InputError(
             f"{path}: expected one 3D volume, found an image of shape {tuple(shape)}; "
@@ -155,7 +153,7 @@ def read_nifti(path: Path) -> Scan:
         raise unreadable(path, error) from None
 
 
-def nifti_voxels(stored: Any, shape: tuple[int, ...]) -> Array:
+def nifti_voxels(stored: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     """Stored integers and float32 as they are, all else as float32, with no float64 beyond one slice."""
     dtype = stored.dtype
     if (dtype.kind in "iu" or dtype.itemsize == 4) and (stored.slope, stored.inter) == (1, 0):

@@ -17,16 +17,18 @@ from bundle.organs import BACKGROUND, Vocabulary
 
 __all__ = [
     "OrganVolume",
+    "SliceCounts",
     "Volumes",
     "count_by_slice",
     "measure_volumes",
-    "organ_volumes",
     "sum_volumes",
     "write_volumes",
 ]
 
 
-# --- Volumes ---------------------------------------------------------------------------------------------------------
+SliceCounts = list[NDArray[np.int64]]  # voxels of each channel in each slice across each axis, see `count_by_slice`
+
+
 @dataclass(frozen=True)
 class OrganVolume:
     """Size of an organ in a label map.
@@ -52,7 +54,7 @@ class Volumes:
     organs: dict[str, OrganVolume]
 
 
-def count_by_slice(labels: NDArray[np.uint8], channels: int) -> list[NDArray[np.int64]]:
+def count_by_slice(labels: NDArray[np.uint8], channels: int) -> SliceCounts:
     """Voxels of each value below ``channels`` in each slice across each axis: three arrays, slices × channels.
 
     One pass over the map, a slab at a time along the axis that lies farthest apart in memory.
@@ -70,7 +72,7 @@ def count_by_slice(labels: NDArray[np.uint8], channels: int) -> list[NDArray[np.
     return counts
 
 
-def sum_volumes(counts: list[NDArray[np.int64]], affine: NDArray[np.float64], vocabulary: Vocabulary) -> Volumes:
+def sum_volumes(counts: SliceCounts, affine: NDArray[np.float64], vocabulary: Vocabulary) -> Volumes:
     voxel = float(abs(np.linalg.det(affine[:3, :3])))
     voxels = counts[0].sum(0)
     border = np.any([count[[0, -1]].any(0) for count in counts], axis=0)  # the six faces of the scan
@@ -84,11 +86,6 @@ def sum_volumes(counts: list[NDArray[np.int64]], affine: NDArray[np.float64], vo
 def measure_volumes(labels: NDArray[np.uint8], affine: NDArray[np.float64], vocabulary: Vocabulary) -> Volumes:
     """Voxels and volume of each organ in a map X×Y×Z whose values are the vocabulary's channels."""
     return sum_volumes(count_by_slice(labels, vocabulary.out_channels), affine, vocabulary)
-
-
-def organ_volumes(labels: NDArray[np.uint8], affine: NDArray[np.float64], vocabulary: Vocabulary) -> dict[str, float]:
-    """Millilitres of each organ, 0.0 for those the map does not have."""
-    return {name: organ.ml for name, organ in measure_volumes(labels, affine, vocabulary).organs.items()}
 
 
 def write_volumes(

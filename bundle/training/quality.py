@@ -79,4 +79,7 @@ def with_truth(case: Case, folder: Path) -> Case:
     path = folder / case["cohort"] / f"{case['case']}.nii.gz"
     if not path.is_file():
         raise InputError(f"{path}: no complete label map of this case; give another --truth_dir, or none")
-    return {**{key: value for key, value in case.items() if key != "values"}, "label": str(path)}
+    complete = case.copy()
+    complete.pop("values", None)
+    complete["label"] = str(path)
+    return complete

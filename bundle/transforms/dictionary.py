@@ -13,10 +13,10 @@ from monai.data import MetaTensor
 from monai.transforms import MapTransform, SaveImaged, ScaleIntensityRanged
 from monai.utils import ensure_tuple
 
-from bundle.cohorts.datalists import case_name
 from bundle.cohorts.labels import LabelValues
 from bundle.errors import InputError
 from bundle.organs import UNKNOWN, WHOLE_VOCABULARY, Vocabulary
+from bundle.scans.finding import scan_name
 from bundle.scans.grids import ScanGrid
 from bundle.scans.reading import Scan, read_label_map, read_scan
 from bundle.scans.writing import write_label_map
@@ -148,7 +148,7 @@ class SaveLabelMapd(SaveImaged):
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
         meta = data[self.image_key].meta
-        name = str(data.get("name") or data.get("case") or case_name(meta["filename_or_obj"]))
+        name = str(data.get("name") or data.get("case") or scan_name(meta["filename_or_obj"]))
         affine = np.asarray(meta["original_affine"], np.float64).reshape(4, 4)
         for key in self.keys:
             path = self.output_dir / f"{name}{self.postfix}.nii.gz"

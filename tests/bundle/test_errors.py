@@ -23,7 +23,7 @@ def test_the_error_is_found_behind_others() -> None:
     ],
 )
 def test_only_our_errors_lose_their_traceback(raised: str, code: int, shown: str) -> None:
-    program = f"import bundle\nfrom bundle.errors import InputError\nraise {raised}"
+    program = f"from bundle.errors import InputError, show_input_errors_plainly as act\nact()\nraise {raised}"
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert finished.returncode == code
     assert finished.stderr.startswith(shown)

@@ -11,10 +11,10 @@ import pytest
 from tests.paths import ROOT
 
 ROOMS = [
-    "errors", "organs", "files", "processes", "configs",
+    "errors", "organs", "files", "processes", "values", "configs",
     "scans", "cohorts", "checks", "transforms", "networks", "inference", "training", "evaluation", "reports",
 ]  # fmt: skip
-WITHOUT_TORCH = ["errors", "organs", "files", "processes", "configs", "scans", "cohorts", "checks"]
+WITHOUT_TORCH = ["errors", "organs", "files", "processes", "values", "configs", "scans", "cohorts", "checks"]
 MODULES = sorted((ROOT / "bundle").rglob("*.py"))
 
 

@@ -13,7 +13,7 @@ from bundle.training.history import read_history
 from tests.paths import ROOT
 
 TINY = ROOT / "tests" / "integration" / "tiny_slices.yaml"
-OVERLAYS = (ROOT / "configs" / "deeplab_resnet50.yaml", TINY)
+OVERLAYS = (ROOT / "configs" / "overlays" / "paper_2d.yaml", TINY)
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -84,7 +84,7 @@ def test_three_views_are_fused(run_command: Run, tiny_cohorts: Path, tmp_path: P
 
 @pytest.mark.slow
 def test_the_3d_demo_of_the_docs_trains(run_command: Run, tiny_cohorts: Path, tmp_path: Path) -> None:
-    files = [str(ROOT / "configs" / f"{name}.yaml") for name in ("train", "demo", "demo_3d")]
+    files = [str(ROOT / "configs" / f"{name}.yaml") for name in ("train", "overlays/demo", "overlays/demo_3d")]
     values = {"dataset_dir": tiny_cohorts, "bundle_root": tmp_path, "warmup_iterations": 2, "train_iterations": 2}
     values |= {"pixdim": "[12,12,15]", "patch_size": "[16,16,8]", "network_def::channels": "[4,8,8,8]"}
     arguments = [argument for key, value in values.items() for argument in (f"--{key}", value)]

@@ -9,13 +9,8 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
-from matplotlib.image import imread
 
 from bundle.errors import InputError
-from bundle.organs import Vocabulary
-from bundle.reports.check import draw_thumbnail
-from bundle.scans.reading import Scan
-from bundle.scans.volumes import count_by_slice
 from scripts.check import check
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -55,7 +50,7 @@ def test_warnings_count_only_with_strict(data: Path, tmp_path: Path, capsys: pyt
 
 
 def test_errors_end_with_code_2_and_no_traceback(data: Path, tmp_path: Path, run_command: Run) -> None:
-    """All that is wrong is told, in one sentence each, and the page shows the image of a case with a bad label map."""
+    """Everything wrong is reported, in one sentence each; the page shows the image of a case with a bad label map."""
     (label,) = (data / "spleen" / "labelsTr").glob("*.nii.gz")
     image = nib.load(label)
     nib.save(nib.Nifti1Image(np.asanyarray(image.dataobj) * 3, image.affine), label)
@@ -81,19 +76,3 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no dataset.json found there"):
         check(str(tmp_path), output=str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
-
-
-def test_a_thumbnail_shows_the_patient_s_right_on_the_left_and_contours_in_color(tmp_path: Path) -> None:
-    voxels = np.full((40, 30, 20), -1000, np.int16)
-    voxels[2:38, 2:28] = 40
-    labels = np.zeros(voxels.shape, np.uint8, order="F")
-    labels[28:34, 10:20, 8:12] = 6  # the liver, to the patient's right
-    counts = count_by_slice(labels, 14)
-    (tmp_path / "a.png").write_bytes(
-        draw_thumbnail(Scan(voxels, np.diag([8.0, 8, 10, 1]), tmp_path), labels, counts, Vocabulary())
-    )
-    picture = np.round(imread(tmp_path / "a.png")[:, :, :3] * 255).astype(int)
-    red = np.argwhere((picture == Vocabulary().organs[5].color).all(-1))
-    axial = picture.shape[1] // 2
-    assert len(red) > 20
-    assert red[red[:, 1] < axial, 1].max() < axial / 2

@@ -15,7 +15,8 @@ import yaml
 
 from bundle.errors import InputError
 from bundle.evaluation.statistics import read_table
-from scripts.compare import Data, Plan, Planner, make_data, replicate_name
+from scripts.compare.plan import ComparisonPlan, replicate_name
+from scripts.compare.runs import ComparisonRuns, ReplicateCohorts, make_cohorts
 from scripts.runs import ROOT, Run
 
 RunCommand = Callable[..., subprocess.CompletedProcess[str]]
@@ -49,26 +50,28 @@ def option(run: Run, step: int, name: str) -> str:
 )
 def test_a_plan_that_cannot_be_carried_out_is_refused(tmp_path: Path, entries: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Plan.read(write(tmp_path, **entries))
+        ComparisonPlan.read(write(tmp_path, **entries))
 
 
 def test_a_missing_or_broken_file_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none.yaml: no such file; give a YAML such as configs/compare_small.yaml"):
-        Plan.read(tmp_path / "none.yaml")
+    with pytest.raises(
+        InputError, match=r"none.yaml: no such file; give a YAML such as configs/experiments/small.yaml"
+    ):
+        ComparisonPlan.read(tmp_path / "none.yaml")
     (tmp_path / "broken.yaml").write_text("methods: [")
     with pytest.raises(InputError, match=r"broken.yaml: not YAML"):
-        Plan.read(tmp_path / "broken.yaml")
+        ComparisonPlan.read(tmp_path / "broken.yaml")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("compare_*.yaml")), ids=lambda path: path.stem)
 def test_the_configs_can_be_carried_out(path: Path) -> None:
-    assert Plan.read(path).reference == "pann"
+    assert ComparisonPlan.read(path).reference == "pann"
 
 
 def test_a_plan_says_only_what_differs_from_its_base(tmp_path: Path) -> None:
     base = write(tmp_path, values={"a": 1, "b": 2}, seeds=[0, 1]).rename(tmp_path / "base.yaml")
     (tmp_path / "other.yaml").write_text(yaml.safe_dump({"base": base.name, "values": {"b": 3}, "seeds": [5]}))
-    plan = Plan.read(tmp_path / "other.yaml")
+    plan = ComparisonPlan.read(tmp_path / "other.yaml")
     assert (plan.values, plan.seeds, plan.phantoms) == ({"a": 1, "b": 3}, [5], {"full": 2})
     assert set(plan.methods) == set(METHODS)
 
@@ -78,14 +81,14 @@ def test_the_paper_s_protocol_can_be_planned(tiny_cohorts: Path, tmp_path: Path,
     for cohort, like in PREPARED.items():
         (tmp_path / cohort).symlink_to(tiny_cohorts / like)
     read = yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text())
-    plan = Plan.read(write(tmp_path, **read | {"dataset_dir": str(tmp_path), "phantoms": None}))
-    planner = Planner(plan, tmp_path / "out", make_data(plan, tmp_path / "out"))
-    assert len(planner.all()) == runs  # per network and fold: stage 1, `full` once, the others for each selection
+    plan = ComparisonPlan.read(write(tmp_path, **read | {"dataset_dir": str(tmp_path), "phantoms": None}))
+    planned = ComparisonRuns(plan, tmp_path / "out", make_cohorts(plan, tmp_path / "out"))
+    assert len(planned.all_runs()) == runs  # per network and fold: stage 1, `full` once, the others for each selection
 
 
 @pytest.fixture
-def planner(tmp_path: Path) -> Planner:
-    plan = Plan.read(
+def planned(tmp_path: Path) -> ComparisonRuns:
+    plan = ComparisonPlan.read(
         write(
             tmp_path,
             seeds=[3, 4],
@@ -95,12 +98,15 @@ def planner(tmp_path: Path) -> Planner:
             values={"train_iterations": 7},
         )
     )
-    data = {replicate_name(one): Data(tmp_path / f"train{one['seed']}", tmp_path / "test") for one in plan.replicates}
-    return Planner(plan, tmp_path / "out", data)
+    data = {
+        replicate_name(one): ReplicateCohorts(tmp_path / f"train{one['seed']}", tmp_path / "test")
+        for one in plan.replicates
+    }
+    return ComparisonRuns(plan, tmp_path / "out", data)
 
 
-def test_all_methods_share_one_stage_one_and_one_budget(planner: Planner) -> None:
-    runs = planner.all()
+def test_all_methods_share_one_stage_one_and_one_budget(planned: ComparisonRuns) -> None:
+    runs = planned.all_runs()
     warmups = [run for run in runs if not run.needs]
     assert len(warmups) == 4  # two networks, two seeds
     for run in runs:
@@ -116,34 +122,43 @@ def test_all_methods_share_one_stage_one_and_one_budget(planner: Planner) -> Non
     assert seeds == {("3", "3"), ("4", "4")}
 
 
-def test_nothing_is_trained_twice(planner: Planner) -> None:
-    cells = [(network, selection, method) for network, selection, method, _ in planner.cells()]
+def test_nothing_is_trained_twice(planned: ComparisonRuns) -> None:
+    cells = [(network, selection, method) for network, selection, method, _ in planned.cells()]
     assert cells.count(("small", "A", "full")) == 0  # the same as in A+B
     assert cells.count(("small", "A+B", "full")) == cells.count(("large", "A+B", "full")) == 2
     assert cells.count(("small", "A", "pann")) == 2
     assert cells.count(("large", "A+B", "bare")) == 2  # ablations in the main cell only
     assert cells.count(("small", "A+B", "bare")) == 0
-    assert len({run.folder for run in planner.all()}) == len(planner.all())
+    assert len({run.folder for run in planned.all_runs()}) == len(planned.all_runs())
 
 
 def test_folds_are_scored_on_what_they_hold_out(tiny_cohorts: Path, tmp_path: Path) -> None:
-    plan = Plan.read(write(tmp_path, phantoms=None, dataset_dir=str(tiny_cohorts), folds=[0, 2], seeds=[5]))
-    planner = Planner(plan, tmp_path / "out", make_data(plan, tmp_path / "out" / "data"))
-    runs = [run for run in planner.all() if run.needs]
+    plan = ComparisonPlan.read(write(tmp_path, phantoms=None, dataset_dir=str(tiny_cohorts), folds=[0, 2], seeds=[5]))
+    planned = ComparisonRuns(plan, tmp_path / "out", make_cohorts(plan, tmp_path / "out" / "data"))
+    runs = [run for run in planned.all_runs() if run.needs]
     assert [(option(run, 1, "section"), option(run, 1, "fold")) for run in runs][::2] == [("fold", "0"), ("fold", "2")]
     assert {option(run, 1, "dataset_dir") for run in runs} == {str(tiny_cohorts)}
 
 
-def test_a_changed_config_makes_a_run_anew(planner: Planner) -> None:
-    before = planner.all()[-1].settings
-    planner.plan.values["overlap"] = 0.5
-    assert planner.all()[-1].settings != before
+def test_a_misspelled_value_is_refused_before_any_work(tmp_path: Path) -> None:
+    path = write(tmp_path, ablations={"bare": {"supervision": "pann", "prior_wieght": 0.0}})
+    with pytest.raises(InputError, match=r'plan.yaml: prior_wieght: the config has no .* did you mean "prior_weight"'):
+        ComparisonPlan.read(path).check_values(path)
+
+
+def test_a_changed_config_makes_a_run_anew(planned: ComparisonRuns) -> None:
+    before = planned.all_runs()[-1].settings
+    planned.plan.values["overlap"] = 0.5
+    assert planned.all_runs()[-1].settings != before
+    assert list(before["configs"]) == ["configs/evaluate.yaml", "configs/train.yaml"]
+    assert before["configs"]["configs/train.yaml"] == (ROOT / "configs" / "train.yaml").read_text()
+    assert list(planned.all_runs()[0].settings["configs"]) == ["configs/train.yaml"]  # stage 1 is not scored
 
 
 # --- The whole of it -------------------------------------------------------------------------------------------------
 def tried(folder: Path) -> Path:
     """The smoke version, with a few iterations."""
-    plan = yaml.safe_load((ROOT / "configs" / "compare_smoke.yaml").read_text())
+    plan = yaml.safe_load((ROOT / "configs" / "experiments" / "smoke.yaml").read_text())
     plan["values"] |= {"warmup_iterations": 6, "train_iterations": 6, "refresh_interval": 3}
     plan["phantoms"] |= {"full": 2, "partial": 1, "test": 2, "grid": [32, 32, 16]}
     path = folder / "tried.yaml"
@@ -168,7 +183,7 @@ def test_a_killed_comparison_goes_on_and_ends_in_a_report(run_command: RunComman
     done = run_command("-m", "scripts", "compare", "--config", plan, "--output", folder)
     assert done.returncode == 0, done.stderr[-3000:]
     assert all(path.stat().st_mtime_ns == when for path, when in finished.items())  # kept
-    rows = read_table(folder / "scores.csv")
+    rows = read_table(folder / "scores.csv").to_dict("records")
     methods = yaml.safe_load(plan.read_text())["methods"]
     assert {row["method"] for row in rows} >= set(methods)
     assert len({row["case"] for row in rows}) == 2

@@ -18,7 +18,9 @@ from bundle.cohorts.selection import full_cases
 from bundle.errors import InputError
 from bundle.evaluation.scores import METRICS, read_scores, summarize
 from bundle.organs import Vocabulary
-from scripts.crossval import Plan, Tested, chosen_folds, chosen_values, crossval, submitted_name
+from scripts.crossval import crossval
+from scripts.crossval.plan import CrossValidation, chosen_folds, chosen_values
+from scripts.crossval.unseen import UnseenScans, submitted_name
 from scripts.runs import Run
 from tests.paths import ROOT
 
@@ -53,14 +55,14 @@ def test_values_may_hold_commas_in_brackets() -> None:
     assert chosen_values({"seed": 1}) == {"seed": "1"}
     assert chosen_values(()) == {}
     for wrong in ("seed", "seed=", "=1", "a=1,,b=2"):
-        with pytest.raises(InputError, match="set: expected values such as supervision=partial,seed=1, found"):
+        with pytest.raises(InputError, match="values: expected values such as supervision=partial,seed=1, found"):
             chosen_values(wrong)
 
 
 def test_each_fold_is_trained_and_its_last_weights_scored_on_what_was_held_out(
     tiny_cohorts: Path, tmp_path: Path
 ) -> None:
-    plan = Plan(tiny_cohorts, tmp_path, (TINY,), {"seed": "3", "tolerance": "1.5"})
+    plan = CrossValidation(tiny_cohorts, tmp_path, (TINY,), {"seed": "3", "tolerance": "1.5"})
     trained, _, scored, _ = plan.runs([0, 2])
     folder = tmp_path / "folds" / "fold0"
     assert option(trained, "fold") == option(scored, "fold") == "0"
@@ -70,14 +72,14 @@ def test_each_fold_is_trained_and_its_last_weights_scored_on_what_was_held_out(
     assert option(scored, "section") == "fold"
     assert scored.needs == (trained.folder,)
     assert "--tolerance" not in trained.steps[0]  # training knows none
-    other = Plan(tiny_cohorts, tmp_path, (TINY,), {"seed": "3", "tolerance": "2"})
+    other = CrossValidation(tiny_cohorts, tmp_path, (TINY,), {"seed": "3", "tolerance": "2"})
     assert other.training(0).settings == trained.settings
     assert other.scoring(0).settings != scored.settings
-    assert Plan(tiny_cohorts, tmp_path, (TINY,), {"seed": "4"}).training(0).settings != trained.settings
+    assert CrossValidation(tiny_cohorts, tmp_path, (TINY,), {"seed": "4"}).training(0).settings != trained.settings
 
 
 def test_all_cases_and_a_training_without_stage_two(tiny_cohorts: Path, tmp_path: Path) -> None:
-    plan = Plan(tiny_cohorts, tmp_path, (TINY,), {"train_iterations": "0"})
+    plan = CrossValidation(tiny_cohorts, tmp_path, (TINY,), {"train_iterations": "0"})
     (run,) = plan.runs([None])
     assert option(run, "fold") == "None"
     assert plan.weights(None) == tmp_path / "folds" / "all" / "models" / "warmup.pt"
@@ -110,7 +112,7 @@ def test_scores_of_folds_come_together(
         for fold, values in dices.items():
             write_fold(tmp_path / "scores" / f"fold{fold}", values)
 
-    monkeypatch.setattr("scripts.crossval.run_all_within", pretend)
+    monkeypatch.setattr("scripts.runs.run_all_within", pretend)
     crossval(str(tiny_cohorts), str(tmp_path), TINY, folds=3, cores=2, threads=2, memory=8)
     rows, summary = read_scores(tmp_path)
     assert len(rows) == 4 * len(ORGANS)
@@ -135,19 +137,19 @@ def test_a_submission_holds_the_label_maps_under_the_names_that_synapse_wants(
     scans.mkdir()
     for name in ("img0061", "img0062"):
         (scans / f"{name}.nii.gz").write_bytes((tiny_cohorts / "test" / "imagesTs" / "test_000.nii.gz").read_bytes())
-    tested = Tested(scans, out / "ensemble", Plan(tiny_cohorts, out, (TINY,), {}))
-    assert not tested.cases  # no dataset.json, no labels
+    unseen = UnseenScans(scans, out / "ensemble", CrossValidation(tiny_cohorts, out, (TINY,), {}))
+    assert not unseen.cases  # no dataset.json, no labels
     (out / "ensemble").mkdir(parents=True)
     for name in ("img0061", "img0062", "left_from_before"):
         (out / "ensemble" / f"{name}.nii.gz").write_text(name)
-    tested.write_submission(out / "submission.zip")
+    unseen.write_submission(out / "submission.zip")
     with zipfile.ZipFile(out / "submission.zip") as archive:
         assert archive.namelist() == ["label0061.nii.gz", "label0062.nii.gz"]
         assert archive.read("label0061.nii.gz") == b"img0061"
     (out / "ensemble" / "img0062.nii.gz").unlink()
     before = (out / "submission.zip").read_bytes()
     with pytest.raises(FileNotFoundError):
-        tested.write_submission(out / "submission.zip")
+        unseen.write_submission(out / "submission.zip")
     assert (out / "submission.zip").read_bytes() == before  # whole or not at all
 
 
@@ -156,17 +158,17 @@ def test_names_of_other_scans_stay() -> None:
 
 
 def test_labelled_test_scans_are_scored(tiny_cohorts: Path, tmp_path: Path) -> None:
-    tested = Tested(
-        tiny_cohorts / "test" / "imagesTs", tmp_path / "ensemble", Plan(tiny_cohorts, tmp_path, (TINY,), {})
+    unseen = UnseenScans(
+        tiny_cohorts / "test" / "imagesTs", tmp_path / "ensemble", CrossValidation(tiny_cohorts, tmp_path, (TINY,), {})
     )
-    assert list(tested.cases) == ["test_000", "test_001"]
+    assert list(unseen.cases) == ["test_000", "test_001"]
     (tmp_path / "ensemble").mkdir()
-    for name, case in tested.cases.items():
+    for name, case in unseen.cases.items():
         truth = nib.load(case["label"])
         voxels = np.asanyarray(truth.dataobj).astype(np.uint8)
         voxels[voxels == 6] = 0  # a model that finds everything but the liver
         nib.save(nib.Nifti1Image(voxels, truth.affine), tmp_path / "ensemble" / f"{name}.nii.gz")
-    tested.score()
+    unseen.score()
     _, summary = read_scores(tmp_path / "ensemble")
     assert summary["cases"] == 2
     assert summary["organs"]["liver"]["dice"] == 0
@@ -180,10 +182,13 @@ def test_labelled_test_scans_are_scored(tiny_cohorts: Path, tmp_path: Path) -> N
     ("options", "said"),
     [
         ({"folds": 4}, "fold: expected one of 0, 1, 2, or null to hold nothing out, found 3"),
-        ({"zip": True}, "zip: expected scans to segment beside it, found none; give their folder as --test"),
-        ({"set": "fold=1"}, "set: fold differs from fold to fold"),
-        ({"set": "suprevision=full"}, 'did you mean "supervision"'),
-        ({"set": "supervision=weak"}, 'supervision: expected one of .*, found "weak"'),
+        (
+            {"submission": True},
+            "submission: expected scans to segment beside it, found none; give",
+        ),
+        ({"values": "fold=1"}, "values: fold differs from fold to fold"),
+        ({"values": "suprevision=full"}, 'did you mean "supervision"'),
+        ({"values": "supervision=weak"}, 'supervision: expected one of .*, found "weak"'),
         ({"overlays": "nowhere.yaml"}, "nowhere.yaml: no such config"),
         ({"test": "nowhere"}, "nowhere: no such file or folder"),
         ({"cores": 0}, "cores: expected a whole number from 1 on, found 0"),
@@ -193,7 +198,7 @@ def test_labelled_test_scans_are_scored(tiny_cohorts: Path, tmp_path: Path) -> N
 def test_bad_input_is_refused_before_any_work(
     tiny_cohorts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], said: str
 ) -> None:
-    monkeypatch.setattr("scripts.crossval.run_all_within", lambda *_: pytest.fail("worked"))
+    monkeypatch.setattr("scripts.runs.run_all_within", lambda *_: pytest.fail("worked"))
     given = {"dataset_dir": str(tiny_cohorts), "output": str(tmp_path), "overlays": TINY, "folds": 3, **options}
     with pytest.raises(InputError, match=said):
         crossval(**given)
@@ -201,7 +206,7 @@ def test_bad_input_is_refused_before_any_work(
 
 def test_a_broken_overlay_is_named(tiny_cohorts: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("fold: [0")
-    with pytest.raises(InputError, match=r"bad.yaml: cannot be read as a config .*; mend the overlay or --set"):
+    with pytest.raises(InputError, match=r"^train.yaml \+ .*bad.yaml \+ evaluate.yaml: cannot be read as a config .*"):
         crossval(str(tiny_cohorts), str(tmp_path / "out"), str(tmp_path / "bad.yaml"))
 
 
@@ -218,14 +223,14 @@ def test_the_real_command_crosses_goes_on_and_submits(
 ) -> None:
     command = [
         "-m", "scripts", "crossval", "--dataset_dir", tiny_cohorts, "--output", tmp_path, "--overlays", TINY,
-        "--set", "cohorts=[full,spleen],seed=2", "--cores", 2,
+        "--values", "cohorts=[full,spleen],seed=2", "--cores", 2,
     ]  # fmt: skip
     first = run_command(*command, "--folds", "[1]")
     assert first.returncode == 0, first.stderr[-3000:]
     trained = tmp_path / "folds" / "fold1" / "models" / "model.pt"
     made = trained.stat().st_mtime_ns
     images = tiny_cohorts / "test" / "imagesTs"
-    finished = run_command(*command, "--folds", 3, "--test", images, "--zip")
+    finished = run_command(*command, "--folds", 3, "--test", images, "--submission")
     assert finished.returncode == 0, finished.stderr[-3000:]
     assert trained.stat().st_mtime_ns == made
     rows, summary = read_scores(tmp_path)
@@ -240,6 +245,6 @@ def test_the_real_command_crosses_goes_on_and_submits(
     with zipfile.ZipFile(tmp_path / "submission.zip") as archive:
         assert archive.namelist() == ["test_000.nii.gz", "test_001.nii.gz"]
     assert read_scores(tmp_path / "ensemble")[1]["cases"] == 2
-    once = run_command(*command, "--all", "--test", images)
+    once = run_command(*command, "--all_cases", "--test", images)
     assert once.returncode == 0, once.stderr[-3000:]
     assert len(list((tmp_path / "all").glob("*.nii.gz"))) == 2

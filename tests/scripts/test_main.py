@@ -1,26 +1,113 @@
-"""The command line: every tool is found, and only the one asked for is loaded."""
+"""The command line: every tool is found, help is quick, and only the one asked for is loaded."""
 
+import inspect
+import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from scripts.__main__ import COMMANDS, load_commands
+import pytest
+
+from bundle.errors import InputError
+from scripts.__main__ import COMMANDS, GROUPS, RENAMED, check_command, load_command, print_overview
 from tests.paths import ROOT
 
+RunCommand = Callable[..., subprocess.CompletedProcess[str]]
+HEAVY = {"torch", "monai", "scipy", "matplotlib", "pandas"}
+HELP = [[], ["--help"], ["bench", "busy", "--help"], *([name, "--help"] for name in COMMANDS)]
+SHOW = """
+import json, sys
+from scripts.__main__ import main
+try:
+    main()
+finally:
+    print(json.dumps(sorted(sys.modules)), file=sys.stderr)
+"""
 
-def test_every_command_is_found() -> None:
-    names = {"bench", "check", "compare", "crossval", "demo", "folds", "phantom", "prepare", "prior", "segment"}
-    assert set(load_commands([])) == set(COMMANDS) == names
-    assert set(load_commands(["bench"])) == {"bench"}
+
+def test_every_command_is_found_and_described() -> None:
+    named = [name for commands in GROUPS.values() for name in commands]
+    assert sorted(named) == sorted(COMMANDS)
+    for name in COMMANDS:
+        assert inspect.getdoc(load_command(name))
 
 
-def test_making_phantoms_does_not_wait_for_torch() -> None:
-    program = "from scripts.__main__ import load_commands; import sys; load_commands(['phantom']); print(*sys.modules)"
-    finished = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "torch" not in finished.stdout.split()
+@pytest.mark.parametrize("arguments", HELP, ids=" ".join)
+def test_help_loads_nothing_heavy(arguments: Sequence[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", SHOW, *arguments], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    modules = set(json.loads(done.stderr.splitlines()[-1]))
+    assert not modules & HEAVY
+    assert (done.stdout + done.stderr).count("\n") > 10
 
 
-def test_a_misspelt_command_is_told(run_command: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_the_overview_has_a_line_for_each_command(capsys: pytest.CaptureFixture[str]) -> None:
+    print_overview()
+    lines = capsys.readouterr().out.splitlines()
+    for name in COMMANDS:
+        (line,) = [line for line in lines if line.startswith(f"  {name} ")]
+        assert len(line) <= 100
+
+
+def test_benchmarks_are_listed(run_command: RunCommand) -> None:
+    done = run_command("-m", "scripts", "bench", "--help")
+    for name in ("busy", "check", "inference", "loss", "slices", "views"):
+        assert f"\n     {name}\n" in done.stdout + done.stderr
+
+
+def test_threads_are_patient_before_torch_is_loaded(run_command: RunCommand) -> None:
+    code = "import os, sys; from scripts.__main__ import main; sys.argv[1:] = []; main(); print(dict(os.environ))"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert "'OMP_WAIT_POLICY': 'PASSIVE'" in done.stdout
+    assert "'GOMP_SPINCOUNT': " in done.stdout
+
+
+# --- What is refused -------------------------------------------------------------------------------------------------
+def test_a_misspelled_command_is_one_sentence(run_command: RunCommand) -> None:
     done = run_command("-m", "scripts", "chek", "data")
     assert done.returncode == 2
     assert done.stderr.strip() == 'error: chek: there is no such command; did you mean "check"?'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("bench los", 'bench los: there is no such command; did you mean "bench loss"?'),
+        ("bench loss --repeat 3", "--repeat: there is no such option; did you mean --repeats?"),
+        ("segment a b --organ liver", "--organ: there is no such option; did you mean --organs?"),
+        ("folds x --qqq", "--qqq: there is no such option; see --help"),
+        ("qqq", "qqq: there is no such command; see --help"),
+    ],
+)
+def test_a_misspelling_is_refused_with_what_was_probably_meant(arguments: str, sentence: str) -> None:
+    with pytest.raises(InputError) as raised:
+        check_command(arguments.split())
+    assert str(raised.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"), [(name, old, new) for name, options in RENAMED.items() for old, new in options.items()]
+)
+def test_an_old_name_of_an_option_leads_to_the_new_one(name: str, old: str, new: str) -> None:
+    assert new in inspect.signature(load_command(name)).parameters
+    with pytest.raises(InputError, match=f"^--{old}: this option is now called --{new}$"):
+        check_command([name, f"--{old}=1"])
+
+
+def test_a_switch_can_be_turned_off() -> None:
+    check_command(["segment", "a", "b", "--noskip_air", "--dicom-seg"])
+
+
+def test_a_bad_input_behind_an_error_of_monai_is_one_sentence(run_command: RunCommand) -> None:
+    code = (
+        "import scripts.folds as folds; from bundle.errors import InputError; from scripts.__main__ import main\n"
+        "import sys\n"
+        "def fail(dataset):\n"
+        "    try:\n        raise InputError('a.nii.gz: broken')\n"
+        "    except InputError as error:\n        raise RuntimeError('failed to instantiate') from error\n"
+        "folds.folds = fail; sys.argv[1:] = ['folds', 'x']; main()"
+    )
+    done = run_command("-c", code)
+    assert (done.returncode, done.stderr) == (2, "error: a.nii.gz: broken\n")

@@ -34,7 +34,7 @@ def download(tmp_path: Path) -> Path:
 
 
 def test_the_list_has_a_line_for_each_dataset(capsys: pytest.CaptureFixture[str]) -> None:
-    prepare(list=True)
+    prepare(datasets=True)
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.split() == ["name", "organs", "cases", "registration", "licence", "where", "to", "get", "it"]
     assert [line.split()[0] for line in lines] == list(ADAPTERS)

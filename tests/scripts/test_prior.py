@@ -6,15 +6,11 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from matplotlib.image import imread
 
 from bundle.errors import InputError
-from bundle.organs import Vocabulary
-from bundle.reports.prior import plot_prior
 from bundle.training.prior import Prior
-from bundle.training.survey import Given
 from scripts.prior import prior
 from tests.paths import ROOT
 
@@ -119,16 +115,3 @@ def test_the_command_as_a_user_types_it(run_command: Run, tiny_cohorts: Path, tm
     (sentence,) = [line for line in refused.stderr.splitlines() if line]
     assert sentence.startswith("error: no case has all organs of the vocabulary annotated")
     assert not (tmp_path / "none").exists()
-
-
-def test_the_plot_shows_the_values_given() -> None:
-    q = Prior(["background", "spleen", "liver", "aorta"], [0.96, 0.004, 0.036, 0.0], [0.0, 0.005, 0.006, 0.0], [], {})
-    marks = {"one": {"liver": Given(0.02, 0.001, 2, 0.5)}, "two": {"liver": Given(0.0, 0.0, 1, 0.0)}}
-    (axis,) = plot_prior(q, marks, Vocabulary(["spleen", "liver", "aorta"])).axes
-    points = {line.get_marker(): np.ravel(line.get_xdata()) for line in axis.lines}
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["liver", "spleen", "aorta"]
-    dots = [np.ravel(line.get_xdata())[0] for line in axis.lines if line.get_marker() == "o"]
-    np.testing.assert_allclose(dots, [36, 4])
-    np.testing.assert_allclose(points["s"], [20])
-    np.testing.assert_allclose(points["<"], axis.get_xlim()[0])  # the spleen's spread goes on to 0
-    assert [text.get_text() for text in axis.texts] == ["one", "two: 0", "q is 0"]

@@ -18,9 +18,9 @@ from monai.networks.nets import UNet
 
 from bundle.errors import InputError, find_input_error
 from bundle.organs import Vocabulary
-from bundle.scans.writing import read_label_names
 from scripts.segment import segment
 from tests.paths import ROOT
+from tests.scan_files import label_names
 
 DICOM = ROOT.parent / "shared" / "data" / "example_dicom"
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -64,7 +64,7 @@ def test_one_scan_gives_a_label_map_volumes_and_a_picture(
     scan, made = nib.load(scans / "test_000.nii.gz"), nib.load(tmp_path / "out" / "test_000.nii.gz")
     assert made.shape == scan.shape
     np.testing.assert_allclose(made.affine, scan.affine, atol=1e-5)
-    assert read_label_names(tmp_path / "out" / "test_000.nii.gz")[6] == "liver"
+    assert label_names(tmp_path / "out" / "test_000.nii.gz")[6] == "liver"
     record = json.loads((tmp_path / "out" / "test_000.json").read_text())
     labels, voxel = labels_of(tmp_path / "out" / "test_000.nii.gz"), abs(np.linalg.det(scan.affine[:3, :3]))
     assert len(np.unique(labels)) > 3

@@ -51,6 +51,6 @@ def find_adapter(name: str) -> Adapter:
     """
     if name not in ADAPTERS:
         close = difflib.get_close_matches(str(name), ADAPTERS, n=1)
-        hint = f'did you mean "{close[0]}"?' if close else "`prepare --list` shows them"
+        hint = f'did you mean "{close[0]}"?' if close else "`prepare --datasets` shows them"
         raise InputError(f"{name}: no dataset has this name (known are {', '.join(ADAPTERS)}); {hint}")
     return ADAPTERS[name]

@@ -33,7 +33,7 @@ class Amos22(Adapter):
         15: "prostate/uterus",
     }
     cases = 300  # 200 in imagesTr, 100 in imagesVa
-    licence = "CC BY 4.0, see the site"
+    license = "CC BY 4.0, see the site"
     url = "https://zenodo.org/records/7262581"
     registration = False
     layout = "amos22/imagesTr/amos_0001.nii.gz and amos22/labelsTr/amos_0001.nii.gz"

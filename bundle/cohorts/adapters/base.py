@@ -95,7 +95,7 @@ class Adapter(ABC):
     title: ClassVar[str]
     labels: ClassVar[dict[int, str]]  # `labels` of the dataset.json: what each value of a label map means
     cases: ClassVar[int]  # labelled ones in the official download
-    licence: ClassVar[str]
+    license: ClassVar[str]
     url: ClassVar[str]
     registration: ClassVar[bool]  # whether one must sign up, or sign, to get it
     layout: ClassVar[str]  # the files that show that a folder is this dataset
@@ -131,7 +131,7 @@ class Adapter(ABC):
         if not any(case.labels for case in found):
             raise InputError(
                 f"{source}: expected the official download of {self.title} with {self.layout}, found no labelled case"
-                f"; unpack it there, get it at {self.url}, or choose another NAME (`prepare --list`)"
+                f"; unpack it there, get it at {self.url}, or choose another NAME (`prepare --datasets`)"
             )
         for one, other in pairwise(found):
             if one.name == other.name:

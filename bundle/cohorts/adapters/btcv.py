@@ -15,7 +15,7 @@ class Btcv(Adapter):
     title = "Multi-Atlas Labeling Beyond the Cranial Vault, Abdomen"
     labels = ALL_ORGANS
     cases = 30
-    licence = "Synapse's terms for this dataset, see the site"
+    license = "Synapse's terms for this dataset, see the site"
     url = "https://www.synapse.org/Synapse:syn3193805"
     registration = True
     layout = "RawData/Training/img/img0001.nii.gz and RawData/Training/label/label0001.nii.gz"

@@ -24,7 +24,7 @@ class Chaos(Adapter):
     title = "CHAOS, CT"
     labels: ClassVar[dict[int, str]] = {0: "background", 1: "liver"}
     cases = 20
-    licence = "CC BY-NC-SA 4.0"
+    license = "CC BY-NC-SA 4.0"
     url = "https://zenodo.org/records/3431873"
     registration = False
     layout = "Train_Sets/CT/1/DICOM_anon/*.dcm and Train_Sets/CT/1/Ground/liver_GT_000.png"

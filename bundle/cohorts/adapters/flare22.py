@@ -31,7 +31,7 @@ class Flare22(Adapter):
         13: "left kidney",
     }
     cases = 50
-    licence = "see the site; the scans are CC BY-SA 4.0, as those of Task07 of the Decathlon"
+    license = "see the site; the scans are CC BY-SA 4.0, as those of Task07 of the Decathlon"
     url = "https://zenodo.org/records/7860267"
     registration = False
     layout = "images/FLARE22_Tr_0001_0000.nii.gz and labels/FLARE22_Tr_0001.nii.gz"

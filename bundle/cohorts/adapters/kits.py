@@ -29,7 +29,7 @@ class Kits(Adapter):
         BOTH: "kidney",
     }
     cases = 489  # KiTS23; 300 in KiTS21, 210 in KiTS19
-    licence = "CC BY-NC-SA 4.0"
+    license = "CC BY-NC-SA 4.0"
     url = "https://kits-challenge.org/kits23/"
     registration = False
     layout = "case_00000/imaging.nii.gz and case_00000/segmentation.nii.gz (KiTS21: aggregated_MAJ_seg.nii.gz)"

@@ -25,7 +25,7 @@ class Lits(Adapter):
     title = "LiTS, Liver Tumor Segmentation Benchmark"
     labels: ClassVar[dict[int, str]] = {0: "background", 1: "liver", 2: "liver tumor"}
     cases = 131
-    licence = "CC BY-NC-ND 4.0"
+    license = "CC BY-NC-ND 4.0"
     url = "https://competitions.codalab.org/competitions/17094"
     registration = True
     layout = "volume-0.nii and segmentation-0.nii"

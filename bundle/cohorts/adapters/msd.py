@@ -15,7 +15,7 @@ class Decathlon(Adapter):
     """A task of the Decathlon, whose files are called after its organ."""
 
     prefix: ClassVar[str]
-    licence = "CC BY-SA 4.0"
+    license = "CC BY-SA 4.0"
     url = "http://medicaldecathlon.com"
     registration = False
     fixes = "The `._` twins of every file in the archive are passed over."

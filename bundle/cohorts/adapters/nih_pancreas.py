@@ -20,15 +20,13 @@ __all__ = ["NihPancreas"]
 POOR = 0.6  # below it nothing fits: two real pancreases have 0.93 and 0.98, mirrored ones 0 to 0.74
 AXES = ("columns", "rows", "slices")
 
-Array = NDArray[Any]
-
 
 class NihPancreas(Adapter):
     name = "nih_pancreas"
     title = "NIH Pancreas-CT"
     labels: ClassVar[dict[int, str]] = {0: "background", 1: "pancreas"}
     cases = 80
-    licence = "CC BY 3.0"
+    license = "CC BY 3.0"
     url = "https://www.cancerimagingarchive.net/collection/pancreas-ct/"
     registration = False
     layout = "Pancreas-CT/PANCREAS_0001/*/*/*.dcm and TCIA_pancreas_labels-02-05-2017/label0001.nii.gz"
@@ -59,7 +57,7 @@ class NihPancreas(Adapter):
         return Annotation(labels, image.affine, notes=notes)
 
 
-def turned_to_fit(voxels: Array, labels: NDArray[np.uint8], path: Path) -> tuple[NDArray[np.uint8], str]:
+def turned_to_fit(voxels: NDArray[Any], labels: NDArray[np.uint8], path: Path) -> tuple[NDArray[np.uint8], str]:
     """The label map in the orientation that fits the image, and how it was stored; empty if as documented."""
     options = {"": labels}
     for how, candidate in {"": labels, "rows and columns swapped": labels.swapaxes(0, 1)}.items():

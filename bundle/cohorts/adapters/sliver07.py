@@ -20,7 +20,7 @@ class Sliver07(Adapter):
     title = "SLIVER07"
     labels: ClassVar[dict[int, str]] = {0: "background", 1: "liver"}
     cases = 20
-    licence = "the challenge's rules: only for research on liver segmentation, not to be passed on"
+    license = "the challenge's rules: only for research on liver segmentation, not to be passed on"
     url = "https://sliver07.grand-challenge.org"
     registration = True
     layout = "training-scans/liver-orig001.mhd and training-labels/liver-seg001.mhd, with their .raw files"

@@ -20,7 +20,7 @@ class TotalSegmentator(Adapter):
     title = "TotalSegmentator v2"
     labels = ALL_ORGANS
     cases = 1228
-    licence = "CC BY 4.0"
+    license = "CC BY 4.0"
     url = "https://zenodo.org/records/10047292"
     registration = False
     layout = "s0001/ct.nii.gz and s0001/segmentations/liver.nii.gz"

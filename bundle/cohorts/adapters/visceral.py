@@ -37,7 +37,7 @@ class Visceral(Adapter):
         **{organ.value: organ.name for organ in ORGANS if organ.name in RADLEX.values()},
     }
     cases = 40
-    licence = "usage agreement, for research only"
+    license = "usage agreement, for research only"
     url = "https://visceral.eu"
     registration = True
     layout = "Volumes/10000100_1_CTce_ThAb.nii.gz and Segmentations/10000100_1_CTce_ThAb_58_7.nii.gz"

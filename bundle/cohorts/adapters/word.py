@@ -42,7 +42,7 @@ class Word(Adapter):
         LEFT: "left adrenal gland",
     }
     cases = 150  # 100 in imagesTr, 20 in imagesVal, 30 in imagesTs
-    licence = "GPL 3.0, for academic research only, see the site"
+    license = "GPL 3.0, for academic research only, see the site"
     url = "https://github.com/HiLab-git/WORD"
     registration = True
     layout = "WORD-V0.1.0/imagesTr/word_0002.nii.gz and WORD-V0.1.0/labelsTr/word_0002.nii.gz"

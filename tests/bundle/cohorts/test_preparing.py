@@ -108,7 +108,7 @@ class TwoScansEach(Adapter):
     """Two scans of each patient, all organs annotated."""
 
     name, title, labels, cases = "two", "Two scans each", ALL_ORGANS, 12
-    licence, url, registration, layout = "none", "none", False, "none"
+    license, url, registration, layout = "none", "none", False, "none"
 
     def find(self, source: Path) -> list[RawCase]:
         file = source / "RawData/Training/img/img0001.nii.gz"
@@ -246,7 +246,7 @@ def test_every_dataset_describes_itself() -> None:
         assert adapter.labels[0] == "background"
         assert adapter.cases > 0
         assert adapter.url.startswith("http")
-        assert all((adapter.title, adapter.licence, adapter.layout))
+        assert all((adapter.title, adapter.license, adapter.layout))
 
 
 def test_a_misspelt_dataset_is_suggested() -> None:

@@ -9,7 +9,9 @@ import torch
 from monai.data import MetaTensor
 from scipy.ndimage import distance_transform_edt
 
-from bundle.evaluation.scores import METRICS, OrganScores, format_table, read_scores, score_case, score_organ, summarize
+from bundle.evaluation.score_files import METRICS
+from bundle.evaluation.scores import OrganScores, score_case, score_organ
+from bundle.evaluation.summaries import read_scores
 from bundle.organs import IGNORED, Vocabulary
 
 
@@ -88,24 +90,6 @@ def test_ignored_voxels_count_neither_for_nor_against() -> None:
     prediction = truth.where(truth != IGNORED, 1)
     (row,) = score_case(prediction, truth, (1, 1, 1), Vocabulary(["spleen"]))
     assert row["dice"] == 1.0
-
-
-def test_a_summary_leaves_out_what_does_not_apply_and_counts_it() -> None:
-    empty = dict.fromkeys(METRICS)
-    rows = [
-        {"cohort": "t", "case": "a", "organ": "spleen", **empty, "status": "scored", "dice": 0.8, "hausdorff": 4.0},
-        {"cohort": "t", "case": "b", "organ": "spleen", **empty, "status": "missed", "dice": 0.0},
-        {"cohort": "t", "case": "a", "organ": "liver", **empty, "status": "absent"},
-        {"cohort": "t", "case": "b", "organ": "liver", **empty, "status": "unlabelled"},
-    ]
-    summary = summarize(rows, Vocabulary(["spleen", "liver"]))
-    assert summary["cases"] == 2
-    assert summary["organs"]["spleen"]["dice"] == pytest.approx(0.4)
-    assert summary["organs"]["spleen"]["hausdorff"] == pytest.approx(4.0)
-    assert summary["organs"]["liver"]["dice"] is None
-    assert summary["mean"]["dice"] == pytest.approx(0.4)
-    assert summary["status"] == {"scored": 1, "missed": 1, "absent": 1, "unlabelled": 1}
-    assert "–" in format_table(summary)
 
 
 def test_the_handler_writes_what_it_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

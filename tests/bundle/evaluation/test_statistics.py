@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import norm
 
 from bundle.errors import InputError
-from bundle.evaluation.scores import METRICS
+from bundle.evaluation.score_files import METRICS, scores_of
 from bundle.evaluation.statistics import (
     COLUMNS,
     bootstrap_interval,
@@ -29,22 +30,26 @@ def row(method: str, case: str, dice: float | None, organ: str = "liver", replic
     return {**names, "cohort": "test", "case": case, "organ": organ, "status": "scored", **scores}
 
 
-def rows_of(method: str, *values: float) -> list[dict[str, Any]]:
+def rows_with(method: str, *values: float) -> list[dict[str, Any]]:
     return [row(method, f"case{index}", value) for index, value in enumerate(values)]
+
+
+def table_of(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    return scores_of(rows, COLUMNS)
 
 
 # --- The table -------------------------------------------------------------------------------------------------------
 def test_a_table_comes_back_as_it_was_written(tmp_path: Path) -> None:
     rows = [row("pann", "a, b", 0.1 + 0.2), row("pann", "c", None) | {"status": "absent"}]
     write_table(tmp_path / "scores.csv", rows)
-    assert read_table(tmp_path / "scores.csv") == rows
+    pd.testing.assert_frame_equal(read_table(tmp_path / "scores.csv"), table_of(rows), check_exact=True)
 
 
 def test_a_table_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     write_table(tmp_path / "scores.csv", [row("pann", "a", 0.5)])
     with pytest.raises(ValueError, match="unknown"):
         write_table(tmp_path / "scores.csv", [row("pann", "b", 0.5), {"unknown": 1}])
-    assert [one["case"] for one in read_table(tmp_path / "scores.csv")] == ["a"]
+    assert read_table(tmp_path / "scores.csv")["case"].tolist() == ["a"]
     assert [path.name for path in tmp_path.iterdir()] == ["scores.csv"]
 
 
@@ -68,7 +73,7 @@ def test_what_is_no_table_is_refused(tmp_path: Path, text: str | None, message: 
 def test_a_cell_is_one_network_and_selection() -> None:
     rows = [row("pann", "a", 0.1), row("pann", "a", 0.2) | {"network": "other"},
             row("pann", "a", 0.3) | {"selection": "B"}]  # fmt: skip
-    assert cell(rows, "unet", "A") == rows[:1]
+    assert cell(table_of(rows), "unet", "A")["dice"].tolist() == [0.1]
 
 
 # --- Means -----------------------------------------------------------------------------------------------------------
@@ -81,8 +86,10 @@ def test_a_case_is_averaged_over_organs_then_replicates() -> None:
         row("pann", "c", None, "liver"),
         row("full", "a", 0.1),
     ]  # fmt: skip
-    assert case_means(rows, "pann") == pytest.approx({("test", "a"): (0.6 + 1.0) / 2, ("test", "b"): 0.5})
-    assert organ_values(rows, "pann", "liver") == pytest.approx({("test", "a"): 0.9, ("test", "b"): 0.5})
+    table = table_of(rows)
+    assert case_means(table, "pann").to_dict() == pytest.approx({("test", "a"): (0.6 + 1.0) / 2, ("test", "b"): 0.5})
+    assert organ_values(table, "pann", "liver").to_dict() == pytest.approx({("test", "a"): 0.9, ("test", "b"): 0.5})
+    assert case_means(table, "nobody").empty
 
 
 # --- Tests -----------------------------------------------------------------------------------------------------------
@@ -115,14 +122,21 @@ def test_the_interval_is_the_normal_one_for_many_cases() -> None:
     assert bootstrap_interval(values) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.05 * half)
     assert bootstrap_interval(values, seed=5) == bootstrap_interval(values, seed=5)
     assert bootstrap_interval([0.25, 0.25]) == (0.25, 0.25)
+    assert bootstrap_interval([0.25]) == (0.25, 0.25)
+
+
+def test_the_interval_of_few_cases_by_hand() -> None:
+    # The mean of three draws of 0 and 3 is 0, 1, 2 or 3; 0 and 3 have 1/8 each, more than the tails of 95 %.
+    assert bootstrap_interval([0.0, 3.0, 0.0], resamples=2000)[0] == 0.0
+    assert bootstrap_interval([0.0, 3.0], resamples=2000) == (0.0, 3.0)
 
 
 # --- Comparisons -----------------------------------------------------------------------------------------------------
 def test_methods_are_paired_by_case_whatever_their_order() -> None:
-    rows = rows_of("pann", 0.91, 0.82, 0.73, 0.64, 0.55)
-    rows += rows_of("partial", 0.9, 0.8, 0.7, 0.6, 0.5)[::-1]  # 0.01 … 0.05 worse
-    rows += rows_of("same", 0.91, 0.82, 0.73, 0.64, 0.55)
-    partial, same = compare_methods(rows, "pann", ["partial", "same"])
+    rows = rows_with("pann", 0.91, 0.82, 0.73, 0.64, 0.55)
+    rows += rows_with("partial", 0.9, 0.8, 0.7, 0.6, 0.5)[::-1]  # 0.01 … 0.05 worse
+    rows += rows_with("same", 0.91, 0.82, 0.73, 0.64, 0.55)
+    partial, same = compare_methods(table_of(rows), "pann", ["partial", "same"])
     assert partial.mean == pytest.approx(0.03)
     assert 0.01 < partial.low < 0.03 < partial.high < 0.05
     assert (partial.p, partial.p_holm) == pytest.approx((2 / 32, 4 / 32))
@@ -132,16 +146,17 @@ def test_methods_are_paired_by_case_whatever_their_order() -> None:
 
 def test_a_smaller_distance_is_better() -> None:
     rows = [
-        one | {"surface_distance": 10 * one["dice"]} for one in rows_of("pann", 0.1, 0.2) + rows_of("full", 0.3, 0.1)
+        one | {"surface_distance": 10 * one["dice"]}
+        for one in rows_with("pann", 0.1, 0.2) + rows_with("full", 0.3, 0.1)
     ]
-    (difference,) = compare_methods(rows, "pann", ["full"], "surface_distance")
+    (difference,) = compare_methods(table_of(rows), "pann", ["full"], "surface_distance")
     assert difference.mean == pytest.approx(-0.5)
     assert (difference.better, difference.cases) == (1, 2)
 
 
 def test_only_common_cases_count_and_none_is_an_error() -> None:
-    rows = rows_of("pann", 0.9, 0.8, 0.1) + rows_of("full", 0.7, 0.7)
-    (difference,) = compare_methods(rows, "pann", ["full"])
+    rows = rows_with("pann", 0.9, 0.8, 0.1) + rows_with("full", 0.7, 0.7)
+    (difference,) = compare_methods(table_of(rows), "pann", ["full"])
     assert (difference.mean, difference.cases) == (pytest.approx(0.15), 2)
     with pytest.raises(InputError, match="pann and absent to be scored on the same cases"):
-        compare_methods(rows, "pann", ["absent"])
+        compare_methods(table_of(rows), "pann", ["absent"])

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import nibabel as nib
 import numpy as np
@@ -11,13 +12,25 @@ from monai.networks.nets import UNet
 
 from bundle.errors import InputError
 from bundle.inference.inferers import ViewInferer
-from bundle.inference.segmenters import keep_largest_parts, keep_organs, load_segmenter, set_threads, weight_files
+from bundle.inference.segmenters import (
+    Segmenter,
+    keep_largest_parts,
+    keep_organs,
+    load_segmenter,
+    set_threads,
+    weight_files,
+)
 from bundle.organs import Vocabulary
+from tests.paths import CONFIGS
 
 NETWORK = {"_target_": "UNet", "spatial_dims": 3, "in_channels": 1, "out_channels": "@out_channels",
            "channels": [4, 8], "strides": [2]}  # fmt: skip
 MODEL = {"organs": ["liver", "spleen"], "hu_window": [-125, 275], "intensity": [0, 255],
          "patch_size": [16, 16, 8], "pixdim": [3.0, 3.0, 3.0], "network_def": NETWORK}  # fmt: skip
+
+
+def loaded(model: str | Path | list[str], **options: Any) -> Segmenter:
+    return load_segmenter(model, CONFIGS / "inference.yaml", **options)
 
 
 def save_model(folder: Path, seed: int = 0, spatial_dims: int = 3, **values: object) -> Path:
@@ -37,7 +50,7 @@ def scan(tmp_path: Path) -> Path:
 
 
 def test_a_model_is_what_the_file_beside_its_weights_says(tmp_path: Path, scan: Path) -> None:
-    segmenter = load_segmenter(save_model(tmp_path / "m"))
+    segmenter = loaded(save_model(tmp_path / "m"))
     assert segmenter.vocabulary.names == ["liver", "spleen"]
     assert segmenter.inferer.roi_size == (16, 16, 8)
     labels, affine = segmenter(scan)
@@ -49,7 +62,7 @@ def test_a_model_is_what_the_file_beside_its_weights_says(tmp_path: Path, scan: 
 
 def test_values_reach_the_engine(tmp_path: Path) -> None:
     values = {"backend": "torch", "flips": [0], "scales": [1.0, 1.5], "skip_air": False}
-    segmenter = load_segmenter(save_model(tmp_path), memory=3.0, values=values)
+    segmenter = loaded(save_model(tmp_path), memory=3.0, values=values)
     assert segmenter.inferer.asked == {"backend": "torch", "flips": [0], "scales": [1.0, 1.5]}
     assert segmenter.inferer.air is None
     assert segmenter.inferer.memory == 3.0
@@ -57,19 +70,19 @@ def test_values_reach_the_engine(tmp_path: Path) -> None:
 
 def test_models_are_averaged(tmp_path: Path, scan: Path) -> None:
     paths = [save_model(tmp_path / name, seed) for seed, name in enumerate("ab")]
-    both, one, two = (load_segmenter(model)(scan)[0] for model in (",".join(map(str, paths)), *paths))
+    both, one, two = (loaded(model)(scan)[0] for model in (",".join(map(str, paths)), *paths))
     assert (one != two).any()
     assert ((both == one) | (both == two)).mean() > 0.9
     assert (both != one).any()
     assert (both != two).any()
-    same, _ = load_segmenter([str(paths[0])] * 2)(scan)
+    same, _ = loaded([str(paths[0])] * 2)(scan)
     assert (same != one).mean() < 1e-3  # the mean of equals
 
 
 def test_models_of_different_views_are_fused(tmp_path: Path, scan: Path) -> None:
     sizes = {"axial": [16, 16, 1], "coronal": [16, 1, 16]}
     paths = [save_model(tmp_path / name, spatial_dims=2, patch_size=size) for name, size in sizes.items()]
-    segmenter = load_segmenter([str(path) for path in paths])
+    segmenter = loaded([str(path) for path in paths])
     assert isinstance(segmenter.inferer, ViewInferer)
     assert segmenter(scan)[0].shape == (24, 26, 20)
 
@@ -77,16 +90,16 @@ def test_models_of_different_views_are_fused(tmp_path: Path, scan: Path) -> None
 def test_models_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     paths = [save_model(tmp_path / "a"), save_model(tmp_path / "b", pixdim=[2.0, 2.0, 2.0])]
     with pytest.raises(InputError, match=r"b/model.pt: its pixdim is \[2.0, 2.0, 2.0\].*must have one"):
-        load_segmenter([str(path) for path in paths])
+        loaded([str(path) for path in paths])
 
 
 def test_missing_and_damaged_models_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"model.pt: no such weights; train first"):
-        load_segmenter(str(tmp_path / "model.pt"))
+        loaded(str(tmp_path / "model.pt"))
     path = save_model(tmp_path)
     path.with_name("model.json").write_text("{")
     with pytest.raises(InputError, match=r"model.json: expected the config that training writes"):
-        load_segmenter(str(path))
+        loaded(str(path))
 
 
 def test_weights_are_found_by_folder_and_in_lists(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from monai.bundle import ConfigParser
 from torch import nn
 
 from bundle.errors import InputError
@@ -42,11 +43,16 @@ def test_weights_of_other_organs_are_refused(tmp_path: Path) -> None:
         load_weights(nn.Linear(3, 2), tmp_path / "model.pt", Vocabulary(["spleen", "liver"]))
 
 
-def test_the_record_needs_no_imagenet_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = [str(CONFIGS / f"{name}.yaml") for name in ("train", "deeplab_resnet50")]
-    command = ["monai", "run", "training", "--config_file", str(files), "--network_def::pretrained", "resnet50.pth"]
-    monkeypatch.setattr("sys.argv", command)
-    record_model(tmp_path, Vocabulary())
-    network_def = read_model_config(tmp_path / "model.pt")["network_def"]
+def test_the_record_has_the_network_as_the_config_that_runs_declares_it(tmp_path: Path) -> None:
+    parser = ConfigParser()
+    parser.read_config([str(CONFIGS / "train.yaml"), str(CONFIGS / "overlays" / "paper_2d.yaml")])
+    parser.update({"network_def::pretrained": "resnet50.pth", "organs": ["liver", "spleen"], "context": 1})
+    record = {"_target_": "bundle.inference.weights.record_model", "directory": str(tmp_path)}
+    parser["act"] = {**record, "vocabulary": "@vocabulary"}
+    parser.get_parsed_content("act")
+    config = read_model_config(tmp_path / "model.pt")
+    assert config["organs"] == ["liver", "spleen"]
+    network_def = config["network_def"]
     assert network_def["backbone"] == "resnet50"
-    assert network_def["pretrained"] is None
+    assert (network_def["in_channels"], network_def["out_channels"]) == (3, 3)  # numbers, not expressions
+    assert network_def["pretrained"] is None  # the trained weights replace them, and their file may be gone by then

@@ -97,7 +97,7 @@ def read_seg(path: Path, sources: tuple[Path, ...]) -> tuple[pydicom.Dataset, ND
 @pytest.mark.parametrize("step", [1, -1])
 def test_voxels_come_back_at_their_place(series: Series, tmp_path: Path, step: int) -> None:
     series, labels = Series(series.path, series.slices[::step]), three_organs()
-    assert write_dicom_seg(tmp_path / "organs.dcm", series, labels, Vocabulary())
+    assert write_dicom_seg(tmp_path / "organs.dcm", series, labels, Vocabulary(), "1.2.3")
     seg, read = read_seg(tmp_path / "organs.dcm", series.slices)
     np.testing.assert_array_equal(read, labels)
     assert seg.NumberOfFrames == 4  # organ 11 in two slices, the others in one
@@ -108,7 +108,7 @@ def test_voxels_come_back_at_their_place(series: Series, tmp_path: Path, step: i
 
 
 def test_segments_say_what_they_are(series: Series, tmp_path: Path) -> None:
-    write_dicom_seg(tmp_path / "organs.dcm", series, three_organs(), Vocabulary())
+    write_dicom_seg(tmp_path / "organs.dcm", series, three_organs(), Vocabulary(), "1.2.3")
     seg = pydicom.dcmread(tmp_path / "organs.dcm")
     assert seg.SegmentationType == "BINARY"
     found = [
@@ -124,13 +124,14 @@ def test_segments_say_what_they_are(series: Series, tmp_path: Path) -> None:
     liver = seg.SegmentSequence[1]
     assert liver.SegmentAlgorithmType == "AUTOMATIC"
     assert liver.SegmentationAlgorithmIdentificationSequence[0].AlgorithmName == "PaNN for MONAI"
+    assert liver.SegmentationAlgorithmIdentificationSequence[0].AlgorithmVersion == seg.SoftwareVersions == "1.2.3"
     assert liver.SegmentedPropertyCategoryCodeSequence[0].CodeValue == "91723000"  # anatomical structure, CID 7150
     color = CIELabColor.from_dicom_value(list(liver.RecommendedDisplayCIELabValue)).to_rgb(clip=True)
     np.testing.assert_allclose(color, (193, 18, 31), atol=1)
 
 
 def test_a_seg_belongs_to_its_series(series: Series, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write_dicom_seg(tmp_path / "organs.dcm", series, three_organs(), Vocabulary())
+    write_dicom_seg(tmp_path / "organs.dcm", series, three_organs(), Vocabulary(), "1.2.3")
     seg = pydicom.dcmread(tmp_path / "organs.dcm")
     assert (seg.StudyInstanceUID, seg.FrameOfReferenceUID, seg.PatientID) == ("1.2.3.4", "1.2.3", "7")
     assert seg.ReferencedSeriesSequence[0].SeriesInstanceUID == "1.2.3.5"
@@ -142,44 +143,43 @@ def test_blanked_uids_are_filled_in(series: Series, tmp_path: Path, caplog: pyte
     change(series, SOPInstanceUID="", SOPClassUID="", StudyInstanceUID="", SeriesInstanceUID="")
     studies = []
     for name in ("a.dcm", "b.dcm"):
-        write_dicom_seg(tmp_path / name, series, three_organs(), Vocabulary())
+        write_dicom_seg(tmp_path / name, series, three_organs(), Vocabulary(), "1.2.3")
         studies.append(read_seg(tmp_path / name, series.slices)[0].StudyInstanceUID)  # checks the instances
     assert studies[0] == studies[1] != ""
     assert "ct: the series has no StudyInstanceUID and no SeriesInstanceUID" in caplog.messages[0]
 
 
-def test_only_the_organs_asked_for(series: Series, tmp_path: Path) -> None:
-    write_dicom_seg(tmp_path / "organs.dcm", series, three_organs(), Vocabulary(), ["panc", "spleen", "aorta"])
+def test_segments_are_numbered_without_gaps(series: Series, tmp_path: Path) -> None:
+    labels = np.where(three_organs() == 6, 0, three_organs()).astype(np.uint8)
+    write_dicom_seg(tmp_path / "organs.dcm", series, labels, Vocabulary(), "1.2.3")
     seg, read = read_seg(tmp_path / "organs.dcm", series.slices)
-    assert [item.SegmentLabel for item in seg.SegmentSequence] == ["spleen", "pancreas"]
-    np.testing.assert_array_equal(read, np.where(three_organs() == 6, 0, three_organs()))
+    assert [(item.SegmentNumber, item.SegmentLabel) for item in seg.SegmentSequence] == [(1, "spleen"), (2, "pancreas")]
+    np.testing.assert_array_equal(read, labels)
 
 
 def test_no_organ_no_file(series: Series, tmp_path: Path) -> None:
     (tmp_path / "organs.dcm").write_text("of an earlier run")
-    assert not write_dicom_seg(tmp_path / "organs.dcm", series, 0 * three_organs(), Vocabulary())
+    assert not write_dicom_seg(tmp_path / "organs.dcm", series, 0 * three_organs(), Vocabulary(), "1.2.3")
     assert [file.name for file in tmp_path.iterdir()] == ["ct"]
 
 
 def test_errors_name_the_scan(series: Series, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, labels, vocabulary = tmp_path / "organs.dcm", three_organs(), Vocabulary()
     with pytest.raises(InputError, match=r"ct: the series has \(6, 5, 4\) columns, rows and slices"):
-        write_dicom_seg(path, series, labels[..., :3], vocabulary)
+        write_dicom_seg(path, series, labels[..., :3], vocabulary, "1.2.3")
     with pytest.raises(InputError, match="ct.nii.gz: a DICOM SEG is written for a DICOM series only"):
-        write_dicom_seg(path, Series(Path("ct.nii.gz"), ()), labels, vocabulary)
+        write_dicom_seg(path, Series(Path("ct.nii.gz"), ()), labels, vocabulary, "1.2.3")
     with pytest.raises(InputError, match="ct: a DICOM SEG needs one file a slice"):
-        write_dicom_seg(path, Series(series.path, series.slices[:1] * SLICES), labels, vocabulary)
-    with pytest.raises(InputError, match='organs: "bone" is not in the vocabulary'):
-        write_dicom_seg(path, series, labels, vocabulary, ["bone"])
+        write_dicom_seg(path, Series(series.path, series.slices[:1] * SLICES), labels, vocabulary, "1.2.3")
     for file in series.slices:  # one file lacks it at first, in the end all do
         header = pydicom.dcmread(file)
         del header.FrameOfReferenceUID
         header.save_as(file)
         with pytest.raises(InputError, match="ct: highdicom cannot write a DICOM SEG for this series"):
-            write_dicom_seg(path, series, labels, vocabulary)
+            write_dicom_seg(path, series, labels, vocabulary, "1.2.3")
     monkeypatch.setitem(sys.modules, "highdicom", None)
     with pytest.raises(InputError, match="pip install highdicom"):
-        write_dicom_seg(path, series, labels, vocabulary)
+        write_dicom_seg(path, series, labels, vocabulary, "1.2.3")
     assert not path.exists()
 
 
@@ -188,7 +188,7 @@ def test_a_real_series(tmp_path: Path) -> None:
     files = itk.GDCMSeriesFileNames.New(Directory=str(DATA / "example_dicom")).GetInputFileNames()
     series = Series(DATA / "example_dicom", tuple(map(Path, files)))
     labels = np.asarray(nib.load(DATA / "example_dicom_label.nii.gz").dataobj).astype(np.uint8)
-    write_dicom_seg(tmp_path / "organs.dcm", series, labels, Vocabulary())
+    write_dicom_seg(tmp_path / "organs.dcm", series, labels, Vocabulary(), "1.2.3")
     seg, read = read_seg(tmp_path / "organs.dcm", series.slices)
     np.testing.assert_array_equal(read, labels)
     segments = {item.SegmentLabel: item.SegmentedPropertyTypeCodeSequence[0].CodeValue for item in seg.SegmentSequence}

@@ -3,62 +3,28 @@
 import gc
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import nibabel as nib
 import numpy as np
 import pytest
 
-from bundle.errors import InputError
-from bundle.scans.finding import ENDINGS, Source, find_scans, list_scans
+from bundle.scans.finding import ENDINGS
 from bundle.scans.reading import read_scan
 from tests.paths import ROOT
-from tests.scan_files import OBLIQUE, refuse, save_series
-
-SHAPE = (6, 5, 4)
-VOXELS = (np.arange(120).reshape(SHAPE, order="F") - 60).astype(np.int16)
-MARK = (4, 1, 3)  # a voxel off every symmetry axis
-SPACING = (0.7, 0.9, 2.5)
-AFFINE = np.eye(4)
-AFFINE[:3, :3] = OBLIQUE * SPACING
-AFFINE[:3, 3] = (-11, 22, 33)
-
-
-def save_nifti(path: Path, voxels: np.ndarray = VOXELS, affine: np.ndarray | None = AFFINE) -> Path:
-    nib.save(nib.Nifti1Image(voxels, affine), path)
-    return path
+from tests.scan_files import (
+    AFFINE,
+    MARK,
+    SHAPE,
+    SPACING,
+    VOXELS,
+    refuse,
+    save_itk,
+    save_mha,
+    save_nifti,
+)
 
 
-def save_itk(path: Path, voxels: np.ndarray = VOXELS) -> Any:
-    import itk
-
-    image = itk.image_from_array(np.ascontiguousarray(voxels.T))
-    image.SetSpacing(SPACING)
-    image.SetOrigin((-11, 22, 33))
-    image.SetDirection(itk.matrix_from_array(OBLIQUE))
-    itk.imwrite(image, str(path))
-    return image
-
-
-def save_mha(path: Path, size: Sequence[int] = SHAPE, **fields: object) -> Path:
-    header = {
-        "ObjectType": "Image",
-        "NDims": len(size),
-        "BinaryData": "True",
-        "DimSize": " ".join(map(str, size)),
-        "ElementSpacing": " ".join("1" for _ in size),
-        **fields,
-        "ElementType": "MET_SHORT",
-        "ElementDataFile": "LOCAL",
-    }
-    text = "".join(f"{key} = {value}\n" for key, value in header.items())
-    path.write_bytes(text.encode() + VOXELS.tobytes(order="F"))
-    return path
-
-
-# --- Values and places -----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["a.nii", "a.nii.gz", "A.NII.GZ"])
 def test_nifti_is_read_as_stored(tmp_path: Path, name: str) -> None:
     (scan_path := save_nifti(tmp_path / name.lower())).rename(tmp_path / name)
@@ -150,7 +116,6 @@ def test_importing_the_module_does_not_import_itk() -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
-# --- Refusals --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_truncated_and_foreign_files_are_refused(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"a{ending}"
@@ -218,90 +183,3 @@ def test_a_nifti_without_a_sound_affine_is_refused(tmp_path: Path, column: tuple
     header = image.header.binaryblock + b"\0" * 4
     (tmp_path / "a.nii").write_bytes(header + VOXELS.tobytes(order="F"))
     refuse(tmp_path / "a.nii", r"a.nii: expected an invertible affine, found .*; mend the header")
-
-
-# --- Finding ---------------------------------------------------------------------------------------------------------
-def test_a_mixed_folder(tmp_path: Path) -> None:
-    for name in ("b.nii.gz", "a.NII", "deep.er/hidden.nii", ".c.nii"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        save_nifti(tmp_path / name.lower()).rename(tmp_path / name)
-    save_itk(tmp_path / "c.mhd")
-    save_itk(tmp_path / "d.nrrd")
-    (tmp_path / "notes.txt").write_text("not a scan")
-    (tmp_path / "fake.dcm").write_text("not DICOM")
-
-    def number(count: int) -> Callable[[Any, int], None]:
-        return lambda header, index: setattr(header, "SeriesNumber", count)
-
-    def structures(header: Any, index: int) -> None:
-        header.Modality, header.SOPClassUID = "RTSTRUCT", "1.2.840.10008.5.1.4.1.1.481.3"
-        del header.PixelData, header.Rows, header.Columns
-
-    def segmentation(header: Any, index: int) -> None:
-        header.Modality, header.SOPClassUID = "SEG", "1.2.840.10008.5.1.4.1.1.66.4"
-
-    def localizer(header: Any, index: int) -> None:
-        header.ImageType = ["ORIGINAL", "PRIMARY", "LOCALIZER"]
-        header.Rows, header.PixelData = 4, header.PixelData[: 4 * 8 * 2]
-
-    def anonymous(header: Any, index: int) -> None:
-        header.SeriesInstanceUID = header.SeriesNumber = None
-
-    one = [(0, 0, 0)]
-    patient = save_series(tmp_path / "p1" / "ct", name="IM{}")
-    save_series(patient, one, structures, "rtstruct")
-    save_series(patient, one, segmentation, "seg")
-    save_series(patient, one, localizer, "scout")
-    save_series(patient, one, lambda header, index: setattr(header, "Modality", "PT"), "pet")
-    save_series(tmp_path / "p1" / ".old")
-    save_series(tmp_path / "p2", change=number(2), name="a{}")
-    save_series(tmp_path / "p2", change=number(10), name="b{}")
-    save_series(tmp_path / "p3", change=anonymous)
-    found = find_scans(tmp_path)
-    assert list(found) == ["a", "b", "c", "d", "p1_ct", "p2_10", "p2_2", "p3"]
-    assert found["a"] == Source(tmp_path / "a.NII")
-    assert found["p1_ct"] == Source(patient, tuple(str(patient / f"IM{index}") for index in range(5)))
-    assert [Path(file).name[0] for file in found["p2_10"].series] == ["b"] * 5
-    assert {name: read_scan(source).voxels.shape for name, source in found.items()} == {
-        **dict.fromkeys("abcd", SHAPE),
-        **dict.fromkeys(("p1_ct", "p2_2", "p2_10", "p3"), (8, 6, 5)),
-    }
-    assert list(find_scans(patient)) == ["ct"]
-    refuse(tmp_path / "p2", r"p2: expected one scan, found 2 \(p2_10, p2_2\); give one of them")
-
-
-def test_scans_are_listed_as_monai_takes_them(tmp_path: Path) -> None:
-    paths = [save_nifti(tmp_path / name) for name in ("b.nii", "a.nii.gz")]
-    assert list_scans(tmp_path) == [
-        {"image": Source(paths[1]), "name": "a"},
-        {"image": Source(paths[0]), "name": "b"},
-    ]
-
-
-def test_series_of_one_number_are_counted(tmp_path: Path) -> None:
-    save_series(tmp_path / "s", name="a{}")
-    save_series(tmp_path / "s", name="b{}")
-    assert list(find_scans(tmp_path)) == ["s_1", "s_2"]
-
-
-def test_scans_of_one_name_are_refused(tmp_path: Path) -> None:
-    save_nifti(tmp_path / "ct.nii.gz")
-    save_itk(tmp_path / "ct.nrrd")
-    with pytest.raises(InputError, match=r'would have the name "ct", as .*ct.n.* has; rename one of them'):
-        find_scans(tmp_path)
-
-
-def test_a_file_is_a_scan_by_its_ending(tmp_path: Path) -> None:
-    path = save_nifti(tmp_path / "my.scan.nii.gz")
-    assert find_scans(str(path)) == {"my.scan": Source(path)}
-    (tmp_path / "a.raw").write_bytes(b"\0" * 400)
-    with pytest.raises(InputError, match=r"a.raw: expected a file ending with .nii.gz, .*, or DICOM"):
-        find_scans(tmp_path / "a.raw")
-
-
-def test_nothing_found_says_what_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"nowhere: no such file or folder; give a CT scan"):
-        find_scans(tmp_path / "nowhere")
-    (tmp_path / "a.img").write_bytes(b"\0" * 400)
-    with pytest.raises(InputError, match=r"no CT scan found; expected .nii.gz, .*, found none; give another folder"):
-        find_scans(tmp_path)

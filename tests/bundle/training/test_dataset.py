@@ -14,8 +14,8 @@ from bundle.errors import find_input_error
 from bundle.organs import UNKNOWN, Vocabulary
 from bundle.training.batches import MixedBatches
 from bundle.training.dataset import Draw, PatchDataset, describe
+from bundle.training.label_store import PseudoLabelStore
 from bundle.training.patches import Patches
-from bundle.training.pseudo_labels import PseudoLabels
 from bundle.transforms.dictionary import LoadOnOwnGridd, MapLabelValuesd
 
 
@@ -146,7 +146,7 @@ def test_a_scan_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_a_refresh_shows_at_once(tmp_path: Path) -> None:
     case = make_case(tmp_path, "a", "spleen", ["spleen"])
-    store = PseudoLabels(tmp_path / "pseudo")
+    store = PseudoLabelStore(tmp_path / "pseudo", Patches((6, 6, 3)))
     dataset = make_dataset(tmp_path, [case], Patches((6, 6, 3)), completed=store)
     assert (dataset[0]["label"] == UNKNOWN).all()
     for value in (3, 4):

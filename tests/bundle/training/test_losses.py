@@ -1,4 +1,4 @@
-"""The losses: hand-computed values, exact gradients, and the behaviour of the duals that method and paper promise."""
+"""The losses: hand-computed values and exact gradients."""
 
 import math
 
@@ -10,13 +10,8 @@ from monai.networks.nets import DynUNet
 
 from bundle.errors import InputError
 from bundle.organs import IGNORED, UNKNOWN
-from bundle.training.duals import PriorLoss
+from bundle.training.duals import PriorTerm
 from bundle.training.losses import DeepSupervisionLoss, PannLoss, SupervisedLoss, predicted_proportions
-
-
-def divergence(q: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
-    """Σ_l KL(q_l ‖ p_l), one class against the rest, by its definition."""
-    return (q * (q / p).log() + (1 - q) * ((1 - q) / (1 - p)).log()).sum()
 
 
 def batch(count: int, classes: int = 4, seed: int = 0) -> torch.Tensor:
@@ -121,19 +116,18 @@ def test_ignored_voxels_stay_out_of_the_marginal_loss() -> None:
 def test_losses_stay_fp32_inside_autocast() -> None:
     logits = batch(2).float()
     label = torch.zeros(2, 1, 5, 4, 3, dtype=torch.uint8)
-    loss = PannLoss(SupervisedLoss("dice_ce"), PriorLoss(Q))
+    loss = PannLoss(SupervisedLoss("dice_ce"), PriorTerm(Q))
     target = {"label": label, "partial": torch.tensor([False, True])}
     plain = loss(logits, target)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = loss(logits, target)
         low = loss(logits.bfloat16(), target)
-    assert inside.dtype == low.dtype == torch.float32
-    assert float(inside) == pytest.approx(float(plain), rel=1e-6)
-    assert loss.proportions is not None
-    assert loss.proportions.dtype == torch.float32
+    assert inside.total.dtype == low.total.dtype == torch.float32
+    assert float(inside.total) == pytest.approx(float(plain.total), rel=1e-6)
+    assert low.proportions is not None
+    assert low.proportions.dtype == torch.float32
 
 
-# --- The prior term --------------------------------------------------------------------------------------------------
 def test_proportions_are_the_mean_softmax() -> None:
     logits = batch(3)
     expected = np.exp(logits.numpy())
@@ -141,155 +135,7 @@ def test_proportions_are_the_mean_softmax() -> None:
     np.testing.assert_allclose(predicted_proportions(logits).numpy(), expected, rtol=1e-6)
 
 
-def test_gradient_at_the_optimal_duals_is_the_exact_one() -> None:
-    logits = batch(2).requires_grad_()
-    proportions = predicted_proportions(logits)
-    loss = PriorLoss(Q, floor=0)
-    loss.anchor(proportions.detach())
-    (ours,) = torch.autograd.grad(loss(proportions), logits)
-
-    exact = logits.detach().requires_grad_()
-    (expected,) = torch.autograd.grad(divergence(Q, exact.softmax(1).flatten(2).mean((0, 2))), exact)
-    error = (ours - expected).norm() / expected.norm()
-    assert float(error) < 1e-4
-
-
-def test_value_at_the_optimal_duals_is_the_divergence_and_a_lower_bound_elsewhere() -> None:
-    p = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
-    loss = PriorLoss(Q, floor=0)
-    assert float(loss(p)) < float(divergence(Q, p))
-    loss.anchor(p)
-    assert float(loss(p)) == pytest.approx(float(divergence(Q, p)), rel=1e-9)
-
-
-def mean_of_batch_gradients(loss: PriorLoss, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gradients of a shared shift of the logits: mean over mini-batches, and full batch."""
-
-    def gradient(part: torch.Tensor) -> torch.Tensor:
-        shift = torch.zeros(part.shape[1], 1, 1, 1, dtype=part.dtype, requires_grad=True)
-        (result,) = torch.autograd.grad(loss(predicted_proportions(part + shift)), shift)
-        return result.flatten()
-
-    batches = [gradient(part) for part in logits.split(1)]
-    return torch.stack(batches).mean(0), gradient(logits)
-
-
-def test_batch_gradients_are_unbiased_for_fixed_duals_and_biased_without() -> None:
-    # batches of different content, as crops of a volume are: each with a class of its own in front
-    logits = torch.cat([batch(1, seed=seed) + 3 * torch.eye(4)[seed % 4].view(4, 1, 1, 1) for seed in range(6)])
-    # at the start the coefficients are 0: move the duals away from there
-    moved = PriorLoss(Q, "natural")
-    moved.anchor(torch.tensor([0.4, 0.4, 0.15, 0.05]))
-    ours, full = mean_of_batch_gradients(moved, logits)
-    assert float((ours - full).norm() / full.norm()) < 1e-5
-    ours, full = mean_of_batch_gradients(PriorLoss(Q, "biased"), logits)
-    assert float((ours - full).norm() / full.norm()) > 0.05
-
-
-@pytest.mark.parametrize("q", [1e-5, 1e-4, 1e-2, 0.3, 0.9])
-@pytest.mark.parametrize("samples", [1, 4])
-def test_natural_duals_converge_in_five_memories(q: float, samples: int) -> None:
-    loss = PriorLoss([1 - q, q], "natural", memory=200)
-    p = torch.tensor([1 - q / 2, q / 2], dtype=torch.float64)
-    for _ in range(5 * 200 // samples):
-        loss.step_duals(p, samples)
-    assert float(loss.nu[1]) == pytest.approx(-2 / q, rel=0.01)
-    assert float(loss.mu[1]) == pytest.approx(-1 / (1 - q / 2), rel=0.01)
-
-
-@pytest.mark.parametrize("q", [1e-4, 0.02])
-def test_the_paper_s_dual_step_stands_still(q: float) -> None:
-    # method: after 30 000 steps the coefficient is −2e-5 (q = 1e-4) or −4e-3 (q = 0.02); the exact one is about −1
-    loss = PriorLoss([1 - q, q], "gradient", rate=2e-5)
-    assert loss.coefficients().abs().max() < 1e-9
-    p = torch.tensor([1 - q / 2, q / 2], dtype=torch.float64)
-    for _ in range(30_000):
-        loss.step_duals(p)
-    exact = -q / (q / 2) + (1 - q) / (1 - q / 2)
-    assert exact < -0.98
-    assert -0.01 < float(loss.coefficients()[1]) < 0
-
-
-def test_sparse_organs_feel_no_pull_from_a_perfect_model() -> None:
-    # An organ of q = 1e-4 is in 3 % of the crops; the model is right, so the mean of coefficient × p̄ should be 0.
-    q, rate = 1e-4, 0.03
-    loss = PriorLoss([1 - q, q])  # the default memory and floor
-    rng = np.random.default_rng(0)
-    present = rng.random(60_000) < rate
-    shares = np.where(present, q / rate * rng.uniform(0.5, 1.5, len(present)), 0.0)
-    shares *= q / shares.mean()
-    pull = []
-    for share in shares:
-        pull.append(float(loss.coefficients()[1]) * share)  # the network steps first, with the duals of earlier batches
-        loss.step_duals(torch.tensor([1 - share, share], dtype=torch.float64))
-    assert abs(np.mean(pull) / q) < 0.05
-
-
-def test_stepping_the_duals_first_would_bias_the_same_pull() -> None:
-    q, rate = 1e-4, 0.03
-    loss = PriorLoss([1 - q, q], memory=20)
-    rng = np.random.default_rng(0)
-    pull = []
-    for share in np.where(rng.random(20_000) < rate, q / rate, 0.0):
-        loss.step_duals(torch.tensor([1 - share, share], dtype=torch.float64))
-        pull.append(float(loss.coefficients()[1]) * share)
-    assert abs(np.mean(pull) / q) > 0.2
-
-
-def test_duals_stay_at_most_minus_one_and_bounded() -> None:
-    for kind in ("natural", "gradient"):
-        loss = PriorLoss([0.5, 0.5 - 1e-3, 1e-3], kind, memory=1, rate=10.0)  # type: ignore[arg-type]
-        for p in ([1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 1.0, 0.0]):
-            for _ in range(50):
-                loss.step_duals(torch.tensor(p, dtype=torch.float64), 10)
-            assert (loss.nu <= -1).all()
-            assert (loss.mu <= -1).all()
-            assert torch.isfinite(loss.coefficients()).all()
-            if kind == "natural":
-                assert (loss.coefficients() >= -10).all()  # −q/u with u floored at q/10
-                assert (loss.coefficients() <= 10).all()
-
-
-@pytest.mark.parametrize("kind", ["natural", "gradient", "biased"])
-def test_an_organ_never_seen_does_not_divide_by_zero(kind: str) -> None:
-    loss = PriorLoss([0.6, 0.4, 0.0], kind)  # type: ignore[arg-type]
-    logits = batch(1, classes=3).requires_grad_()
-    value = loss(predicted_proportions(logits))
-    value.backward()
-    loss.step_duals(torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64))
-    loss.anchor(torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64))
-    assert torch.isfinite(value)
-    assert logits.grad is not None
-    assert torch.isfinite(logits.grad).all()
-    assert torch.isfinite(loss.nu).all()
-
-
-def test_duals_are_state() -> None:
-    loss, other = PriorLoss(Q), PriorLoss([0.25] * 4)
-    loss.step_duals(torch.tensor([0.1, 0.2, 0.3, 0.4]), 500)
-    other.load_state_dict(loss.state_dict())
-    torch.testing.assert_close(other.nu, loss.nu)
-    torch.testing.assert_close(other.prior, loss.prior)
-
-
-def test_the_gradient_s_rate_decays_with_the_learning_rate() -> None:
-    p = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
-    whole, half = PriorLoss(Q, "gradient", rate=1e-3), PriorLoss(Q, "gradient", rate=1e-3)
-    start = whole.nu.clone()
-    whole.step_duals(p)
-    half.step_duals(p, decay=0.5)
-    torch.testing.assert_close(half.nu - start, (whole.nu - start) / 2, rtol=1e-3, atol=1e-6)
-
-
-@pytest.mark.parametrize("q", [[0.5, 0.6], [1.5, -0.5], [[0.5, 0.5]]])
-def test_a_prior_that_is_no_distribution_is_refused(q: list[float]) -> None:
-    with pytest.raises(InputError, match="sum to 1"):
-        PriorLoss(q)
-
-
-def test_unknown_names_are_refused() -> None:
-    with pytest.raises(InputError, match=r'expected "natural", "gradient" or "biased", found "fast"'):
-        PriorLoss(Q, "fast")  # type: ignore[arg-type]
+def test_unknown_losses_are_refused() -> None:
     with pytest.raises(InputError, match=r'expected "ce" or "dice_ce", found "dice"'):
         SupervisedLoss("dice")  # type: ignore[arg-type]
 
@@ -299,43 +145,46 @@ def test_terms_are_separate_means_with_their_weights() -> None:
     logits = batch(4)
     label = torch.randint(0, 4, (4, 1, 5, 4, 3), generator=torch.Generator().manual_seed(1))
     partial = torch.tensor([False, True, False, False])
-    prior = PriorLoss(Q)
+    prior = PriorTerm(Q)
     prior.anchor(torch.tensor([0.4, 0.4, 0.15, 0.05]))
     loss = PannLoss(SupervisedLoss("ce"), prior, partial_weight=2.0, prior_weight=0.3)
-    total = loss(logits, {"label": label, "partial": partial})
+    objective = loss(logits, {"label": label, "partial": partial})
     full_term = F.cross_entropy(logits[[0, 2, 3]], label[[0, 2, 3], 0])
     partial_term = F.cross_entropy(logits[[1]], label[[1], 0])
     prior_term = prior(logits[[1]].softmax(1).mean((0, 2, 3, 4)))
     expected = full_term + 2 * partial_term + 0.3 * prior_term
-    assert float(total) == pytest.approx(float(expected), rel=1e-5)
+    assert float(objective.total) == pytest.approx(float(expected), rel=1e-5)
     parts = {"labelled": full_term, "partial": 2 * partial_term, "prior": 0.3 * prior_term}
-    assert {name: float(value) for name, value in loss.parts.items()} == pytest.approx(
+    assert {name: float(value) for name, value in objective.parts.items()} == pytest.approx(
         {name: float(value) for name, value in parts.items()}, rel=1e-5
     )
-    assert loss.partial_samples == 1
+    assert objective.partial_samples == 1
 
 
 def test_without_weight_the_prior_leaves_the_gradient_alone_but_p_is_followed() -> None:
     logits = batch(2).requires_grad_()
     target = {"label": torch.zeros(2, 1, 5, 4, 3, dtype=torch.uint8), "partial": torch.tensor([False, True])}
-    prior = PriorLoss(Q)
+    prior = PriorTerm(Q)
     prior.anchor(torch.tensor([0.1, 0.2, 0.3, 0.4]))
     loss = PannLoss(SupervisedLoss(), prior, prior_weight=0.0)
-    (ours,) = torch.autograd.grad(loss(logits, target), logits)
+    objective = loss(logits, target)
+    (ours,) = torch.autograd.grad(objective.total, logits)
     zero = torch.zeros(1, 5, 4, 3, dtype=torch.long)
     plain = F.cross_entropy(logits[:1], zero) + F.cross_entropy(logits[1:], zero)
     (expected,) = torch.autograd.grad(plain, logits)
     torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-8)
-    assert loss.proportions is not None
-    assert "prior" not in loss.parts
+    assert objective.proportions is not None
+    assert not objective.proportions.requires_grad
+    assert "prior" not in objective.parts
 
 
 @pytest.mark.parametrize("partial", [[False, False], [True, True]])
 def test_batches_of_one_kind_work(partial: list[bool]) -> None:
-    loss = PannLoss(SupervisedLoss(), PriorLoss(Q))
+    loss = PannLoss(SupervisedLoss(), PriorTerm(Q))
     target = {"label": torch.zeros(2, 1, 5, 4, 3, dtype=torch.uint8), "partial": torch.tensor(partial)}
-    assert torch.isfinite(loss(batch(2), target))
-    assert (loss.proportions is not None) == partial[0]
+    objective = loss(batch(2), target)
+    assert torch.isfinite(objective.total)
+    assert (objective.proportions is not None) == partial[0]
 
 
 # --- Networks with several heads -------------------------------------------------------------------------------------
@@ -360,10 +209,10 @@ def test_without_heads_deep_supervision_changes_nothing(kind: str) -> None:
 def test_the_prior_sees_the_finest_head_only() -> None:
     heads = torch.stack([batch(3, seed=seed) for seed in range(2)], 1).requires_grad_()
     label = torch.randint(0, 4, (3, 1, 5, 4, 3), generator=torch.Generator().manual_seed(1))
-    prior = PriorLoss(Q)
+    prior = PriorTerm(Q)
     prior.anchor(torch.tensor([0.4, 0.4, 0.15, 0.05]))
     loss = PannLoss(DeepSupervisionLoss(SupervisedLoss()), prior, partial_weight=2.0, prior_weight=0.3)
-    total = loss(heads, {"label": label, "partial": torch.tensor([False, False, True])})
+    objective = loss(heads, {"label": label, "partial": torch.tensor([False, False, True])})
     fine, coarse = heads.unbind(1)
     terms = []
     for samples in (slice(0, 2), slice(2, 3)):
@@ -371,51 +220,39 @@ def test_the_prior_sees_the_finest_head_only() -> None:
         terms.append((2 * entropies[0] + entropies[1]) / 3)
     proportions = fine[2:].softmax(1).mean((0, 2, 3, 4))
     expected = terms[0] + 2 * terms[1] + 0.3 * prior(proportions)
-    assert float(total) == pytest.approx(float(expected), rel=1e-5)
-    assert loss.proportions is not None
-    torch.testing.assert_close(loss.proportions, proportions.detach())
-    torch.testing.assert_close(*(torch.autograd.grad(value, heads)[0] for value in (total, expected)))
+    assert float(objective.total) == pytest.approx(float(expected), rel=1e-5)
+    assert objective.proportions is not None
+    torch.testing.assert_close(objective.proportions, proportions.detach())
+    torch.testing.assert_close(*(torch.autograd.grad(value, heads)[0] for value in (objective.total, expected)))
 
 
-def test_the_heads_of_dynunet_are_recognised() -> None:
+def test_the_heads_of_dynunet_are_recognized() -> None:
     network = DynUNet(2, 1, 4, [3] * 4, [1, 2, 2, 2], [2] * 3, filters=[4] * 4, deep_supervision=True, deep_supr_num=2)
     image, label = torch.randn(2, 1, 16, 16), torch.zeros(2, 1, 16, 16, dtype=torch.uint8)
-    loss = PannLoss(DeepSupervisionLoss(SupervisedLoss("dice_ce")), PriorLoss(Q))
+    loss = PannLoss(DeepSupervisionLoss(SupervisedLoss("dice_ce")), PriorTerm(Q))
     target = {"label": label, "partial": torch.tensor([False, True])}
-    loss(network(image), target).backward()
+    objective = loss(network(image), target)
+    objective.total.backward()
     assert all(parameter.grad is not None for parameter in network.parameters())  # the coarse heads' too
-    assert loss.proportions is not None
-    assert float(loss.proportions.sum()) == pytest.approx(1)
-    assert torch.isfinite(loss(network.eval()(image), target))
-
-
-# --- A prior that knows how uncertain it is, and what pulls how hard -------------------------------------------------
-def test_within_the_slack_nothing_pulls_and_beyond_it_the_edge_does() -> None:
-    prior = PriorLoss([0.6, 0.3, 0.1])
-    prior.expect(prior.prior.clone(), torch.tensor([0.0, 0.05, 0.02], dtype=torch.float64))
-    prior.anchor(torch.tensor([0.6, 0.27, 0.13], dtype=torch.float64))
-    q, u = torch.tensor([0.6, 0.27, 0.12]), torch.tensor([0.6, 0.27, 0.13])  # the third one lies beyond 0.1 + 0.02
-    expected = -q / u + (1 - q) / (1 - u)
-    torch.testing.assert_close(prior.coefficients().float(), expected, rtol=1e-4, atol=1e-6)
-    assert float(prior.coefficients()[2]) > 0.05
+    assert objective.proportions is not None
+    assert float(objective.proportions.sum()) == pytest.approx(1)
+    assert torch.isfinite(loss(network.eval()(image), target).total)
 
 
 def test_the_pull_of_each_part_is_that_of_the_formulas() -> None:
     logits = batch(3).requires_grad_()
     label = torch.randint(0, 4, (3, 1, 5, 4, 3), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
-    prior = PriorLoss(Q)
+    prior = PriorTerm(Q)
     prior.anchor(torch.tensor([0.6, 0.3, 0.09, 0.01], dtype=torch.float64))
     loss = PannLoss(SupervisedLoss("ce"), prior, partial_weight=2.0, prior_weight=0.3)
     target = {"label": label, "partial": torch.tensor([False, True, True])}
-    loss(logits, target)
-    assert loss.gradients == {}
-    loss.watched = True
-    total = loss(logits, target)
+    objective = loss(logits, target)
+    pulls = objective.pulls()
     p = logits.detach()[1:].softmax(1)
     onehot = F.one_hot(label[1:, 0].long(), 4).movedim(-1, 1)
     voxels = 2 * 5 * 4 * 3
-    torch.testing.assert_close(loss.gradients["partial"], (2.0 * (p - onehot) / voxels).abs().sum((0, 2, 3, 4)))
+    torch.testing.assert_close(pulls["partial"], (2.0 * (p - onehot) / voxels).abs().sum((0, 2, 3, 4)))
     c = prior.coefficients().reshape(1, 4, 1, 1, 1)
     pull = 0.3 * p * (c - (c * p).sum(1, keepdim=True)) / voxels
-    torch.testing.assert_close(loss.gradients["prior"], pull.abs().sum((0, 2, 3, 4)), rtol=1e-4, atol=1e-9)
-    total.backward()  # the graph is still there
+    torch.testing.assert_close(pulls["prior"], pull.abs().sum((0, 2, 3, 4)), rtol=1e-4, atol=1e-9)
+    objective.total.backward()  # the graph is still there

@@ -13,8 +13,9 @@ from bundle.training.dataset import Draw, PatchDataset
 from bundle.training.patches import Patches
 from bundle.training.prior import (
     Prior,
+    SizePrior,
+    doubt_shares,
     estimate_prior,
-    expected_proportions,
     label_proportions,
     probability_proportions,
     view_factor,
@@ -73,17 +74,18 @@ def test_the_prior_is_what_the_batches_show(tiny_cohorts: Path, tmp_path: Path) 
     assert whole[6] < 0.75 * prior[6]
 
 
-def test_patches_centred_on_organs_break_the_footing(tiny_cohorts: Path, tmp_path: Path) -> None:
+def test_patches_centered_on_organs_break_the_footing(tiny_cohorts: Path, tmp_path: Path) -> None:
     uniform = dataset_of(tiny_cohorts, tmp_path, Patches((12, 12, 4)))
-    centred = dataset_of(tiny_cohorts, tmp_path, Patches((12, 12, 4), organ_rate=1.0))
+    centered = dataset_of(tiny_cohorts, tmp_path, Patches((12, 12, 4), organ_rate=1.0))
     prior = np.array(estimate_prior(uniform).proportions)
-    drawn = drawn_proportions(centred, 600)  # full cases, so the rate is in force
+    drawn = drawn_proportions(centered, 600)  # full cases, so the rate is in force
     assert drawn[1:].sum() > 1.5 * prior[1:].sum()
 
 
 def test_a_prior_says_how_it_was_sampled_and_survives_the_disk(tiny_cohorts: Path, tmp_path: Path) -> None:
     dataset = dataset_of(tiny_cohorts, tmp_path, Patches((16, 16, 1)))
-    prior = estimate_prior(dataset, tmp_path / "eval" / "prior.json")
+    prior = estimate_prior(dataset)
+    prior.save(tmp_path / "eval" / "prior.json")
     assert prior.names == Vocabulary().channel_names
     assert prior.sampling["patch"] == [16, 16, 1]
     assert prior.sampling["cases"] == len(prior.cases) == 3
@@ -109,7 +111,7 @@ def test_without_full_cases_there_is_no_prior(tiny_cohorts: Path, tmp_path: Path
 PRIOR = Prior(["background", "spleen", "liver"], [0.9, 0.02, 0.08], [0.02, 0.016, 0.016], ["a", "b", "c", "d"], {})
 
 
-def test_the_field_of_view_is_what_annotated_organs_tell() -> None:
+def test_the_field_of_view_is_what_annotated_organs_show() -> None:
     # relative standard errors: spleen 0.016 / 2 / 0.02 = 0.4, liver 0.016 / 2 / 0.08 = 0.1; weights 1 : 16
     given = {"spleens": {1: 0.02}, "livers": {2: 0.16}}
     assert view_factor(PRIOR, given) == pytest.approx(2 ** (16 / 17))
@@ -119,14 +121,31 @@ def test_the_field_of_view_is_what_annotated_organs_tell() -> None:
 
 
 def test_without_a_fit_every_cohort_should_show_q() -> None:
-    expected = expected_proportions(PRIOR, {"livers": {2: 0.16}}, fit=False, slack=2.0)
+    expected = SizePrior(PRIOR, fit=False, slack=2.0).of_cohorts({"livers": {2: 0.16}})
     np.testing.assert_allclose(expected["livers"].proportions, PRIOR.proportions)
     np.testing.assert_allclose(expected["livers"].slack, [0.02, 0.016, 0.016])
 
 
 def test_a_fit_takes_what_is_known_and_scales_what_is_not() -> None:
-    expected = expected_proportions(PRIOR, {"livers": {2: 0.16}}, fit=True, slack=1.0)["livers"]
+    expected = SizePrior(PRIOR, fit=True, slack=1.0).of_cohorts({"livers": {2: 0.16}})["livers"]
     np.testing.assert_allclose(expected.proportions, [1 - 0.04 - 0.16, 0.04, 0.16])
     np.testing.assert_allclose(expected.slack[1:], [0.016, 0.0])
     np.testing.assert_allclose(expected.nearest(np.array([0.9, 0.03, 0.1]))[1:], [0.03, 0.16])
     np.testing.assert_allclose(expected.nearest(np.array([0.9, 0.01, 0.2]))[1:], [0.024, 0.16])
+
+
+def test_patients_of_a_cohort_differ_more_than_its_mean() -> None:
+    expected = SizePrior(PRIOR, fit=True, slack=1.0).of_cases({"livers": {2: 0.16}})["livers"]
+    np.testing.assert_allclose(expected.slack[1:], [2 * 0.016, 2 * 0.016])  # standard deviations, scaled to the view
+
+
+def test_the_mean_over_cohorts_weighs_them_alike() -> None:
+    mean = SizePrior(PRIOR, fit=True).of_mean({"livers": {2: 0.16}, "unlabelled": {}})
+    np.testing.assert_allclose(mean.proportions, [1 - 0.04 - 0.16, 0.04, 0.16])  # the view of both is twice as close
+
+
+def test_a_cohort_of_another_field_of_view_is_doubted_unless_the_spread_explains_it() -> None:
+    assert doubt_shares(PRIOR, "spleen", {"spleen": 0.045}) == []  # more than twice q, but within two spreads of it
+    (sentence,) = doubt_shares(PRIOR, "liver", {"liver": 0.2})
+    assert sentence.startswith("cohort liver: the liver takes 200 ‰ of its scans, but q is 80 ± 16 ‰, 2.5 times as")
+    assert doubt_shares(PRIOR, "cut", {"liver": 0.07}) == []

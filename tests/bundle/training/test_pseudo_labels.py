@@ -1,11 +1,6 @@
-"""Pseudo-labels on 4×4 examples that can be followed by hand, and the store on disk."""
+"""Pseudo-labels on 4×4 examples that can be followed by hand."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,16 +8,14 @@ import torch
 from monai.inferers import SlidingWindowInferer
 from monai.networks.nets import UNet
 
-from bundle.errors import InputError
 from bundle.inference.inferers import SlabInferer
 from bundle.organs import UNKNOWN, Vocabulary
 from bundle.training.dataset import annotated_channels
 from bundle.training.patches import Patches
 from bundle.training.prior import Expectation
-from bundle.training.pseudo_labels import Decision, PseudoLabels, complete_case, complete_labels, doubtful_cohorts
+from bundle.training.pseudo_labels import Decision, complete_case, complete_labels
 
 U = UNKNOWN
-CASE = {"cohort": "spleen", "case": "a", "labelled": ["spleen"]}
 
 # What the network says on a 4×4 image, best class first in each voxel: 0 background, 1 spleen, 2 liver.
 BEST = torch.tensor([[0, 0, 1, 1], [0, 1, 1, 2], [0, 1, 2, 2], [0, 0, 2, 2]])
@@ -105,7 +98,7 @@ def test_decisions_by_hand(
     assert completed.tolist() == expected
 
 
-def test_an_organ_that_is_found_too_seldom_is_favoured() -> None:
+def test_an_organ_that_is_found_too_seldom_is_favored() -> None:
     expected = Expectation(np.array([0.77, 0.08, 0.1, 0.05]), np.array([0.0, 0.0, 0.02, 0.0]))
     factors = Decision(correction=0.5).factors([0.7, 0.02, 0.11, 0.0], expected)
     # background never; spleen (0.08 / 0.02) ** 0.5; liver lies within its slack; what vanished gains at most 4 ** 0.5
@@ -119,71 +112,17 @@ def test_channels_of_a_label_set_follow_the_vocabulary() -> None:
     assert annotated_channels(case, Vocabulary(["liver", "pancreas"])) == [1]
 
 
-@pytest.mark.parametrize("depth", [1, 7, 8, 9, 20])
-def test_a_region_reads_what_was_written(tmp_path: Path, depth: int) -> None:
-    store = PseudoLabels(tmp_path, slab=8)
-    volume = np.random.default_rng(0).integers(0, 14, (6, 5, depth)).astype(np.uint8)
-    store.write(CASE, volume)
-    np.testing.assert_array_equal(store.read(CASE), volume)
-    for start in range(depth):
-        for stop in range(start + 1, depth + 1):
-            region = (slice(1, 4), slice(0, 5), slice(start, stop))
-            np.testing.assert_array_equal(store.read(CASE, region), volume[region])
+class OneCase:
+    """Stands in for a dataset with one case, whose second organ is annotated."""
 
+    vocabulary = Vocabulary(["spleen", "liver", "pancreas"])
+    data: ClassVar = [{"cohort": "liver", "case": "a", "labelled": ["liver"]}]
 
-def test_before_the_first_refresh_there_is_nothing(tmp_path: Path) -> None:
-    assert PseudoLabels(tmp_path).read(CASE) is None
+    def __init__(self, image: torch.Tensor, label: torch.Tensor, patches: Patches) -> None:
+        self.image, self.label, self.patches = image, label, patches
 
-
-def test_files_are_compressed(tmp_path: Path) -> None:
-    store = PseudoLabels(tmp_path)
-    store.write(CASE, np.zeros((64, 64, 64), np.uint8))
-    assert store.path(CASE).stat().st_size < 64**3 / 50
-
-
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    store = PseudoLabels(tmp_path)
-    store.path(CASE).parent.mkdir(parents=True)
-    store.path(CASE).write_bytes(b"not a zip file")
-    with pytest.raises(InputError, match=r"spleen/a.npz: pseudo-labels are damaged"):
-        store.read(CASE)
-
-
-WRITER = """
-import sys
-import numpy as np
-from bundle.training.pseudo_labels import PseudoLabels
-store = PseudoLabels(sys.argv[1])
-case = {"cohort": "spleen", "case": "a"}
-value = 0
-while True:
-    value = (value + 1) % 200
-    store.write(case, np.full((48, 48, 32), value, np.uint8))
-    print(value, flush=True)
-"""
-
-
-def test_a_kill_while_writing_leaves_a_whole_file(tmp_path: Path) -> None:
-    for attempt in range(3):
-        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE)
-        assert writer.stdout is not None
-        writer.stdout.readline()
-        time.sleep(0.02 + 0.013 * attempt)
-        os.kill(writer.pid, signal.SIGKILL)
-        writer.wait()
-        writer.stdout.close()
-        volume = PseudoLabels(tmp_path).read(CASE)
-        assert volume is not None
-        assert volume.shape == (48, 48, 32)
-        assert (volume == volume[0, 0, 0]).all()
-
-
-def test_a_cohort_of_another_field_of_view_is_doubted() -> None:
-    prior = [0.9, 0.02, 0.08]
-    given = {"spleen": {1: 0.03}, "liver": {2: 0.2}, "cut": {1: 0.005, 2: 0.08}}
-    first, second = doubtful_cohorts(given, prior, ["background", "spleen", "liver"])
-    assert first.startswith("cohort liver: the liver takes 20.00% of its volume, but 8.00%")
-    assert second.startswith("cohort cut: the spleen takes 0.50%")
+    def volume(self, index: int) -> dict[str, torch.Tensor]:
+        return {"image": self.image, "label": self.label}
 
 
 @pytest.mark.parametrize("shape", [(20, 24, 34), (34, 20, 24)])
@@ -194,9 +133,8 @@ def test_a_case_completed_in_slabs_is_the_case_completed_whole(shape: tuple[int,
     given = torch.full((1, *shape), U, dtype=torch.uint8)
     given[0, 4:9, 5:12, 6:13] = 2
     patches, size = Patches((12, 12, 8)), (16, 16, 16)
-    completed, proportions = complete_case(
-        network, SlabInferer(size, 0.25), {"image": image, "label": given}, [2], patches, 4
-    )
+    inferer, dataset = SlabInferer(size, 0.25), OneCase(image, given, patches)
+    completed, proportions = complete_case(network, inferer, dataset, 0, Decision())
     with torch.inference_mode():
         scores = SlidingWindowInferer(size, 1, 0.25, "gaussian")(image[None], network)[0].softmax(0)
     weights = patches.coverage(shape)
@@ -204,12 +142,11 @@ def test_a_case_completed_in_slabs_is_the_case_completed_whole(shape: tuple[int,
     np.testing.assert_allclose(proportions, expected, rtol=1e-5)
     np.testing.assert_array_equal(completed, complete_labels(scores.clone(), given[0], [2]).numpy())
     assert len(np.unique(completed)) == 4
-    inferer, volume = SlabInferer(size, 0.25), {"image": image, "label": given}
     factors = np.array([1.0, 2.0, 1.0, 0.5])
-    decided, same = complete_case(network, inferer, volume, [2], patches, 4, 0.4, factors)
+    decided, same = complete_case(network, inferer, dataset, 0, Decision(0.4), factors)
     np.testing.assert_array_equal(decided, complete_labels(scores.clone(), given[0], [2], 0.4, factors).numpy())
     np.testing.assert_array_equal(same, proportions)  # p̄ is what the network says, not what is decided
     assert U in decided
-    untouched, same = complete_case(network, inferer, volume, [2], patches, 4, None)
+    untouched, same = complete_case(network, inferer, dataset, 0, Decision().waiting())
     np.testing.assert_array_equal(untouched, given[0].numpy())
     np.testing.assert_array_equal(same, proportions)

@@ -9,8 +9,8 @@ from bundle.cohorts.datalists import load_cases
 from bundle.errors import InputError
 from bundle.organs import UNKNOWN
 from bundle.training.dataset import PatchDataset
+from bundle.training.label_store import PseudoLabelStore
 from bundle.training.patches import Patches
-from bundle.training.pseudo_labels import PseudoLabels
 from bundle.training.quality import PseudoLabelQuality, confusion, precision_and_recall
 from tests.bundle.training.test_prior import dataset_of
 
@@ -36,18 +36,18 @@ def spleens(tiny_cohorts: Path, tmp_path: Path) -> PatchDataset:
 def test_the_truth_is_compared_where_annotators_marked_nothing(
     tiny_cohorts: Path, tmp_path: Path, spleens: PatchDataset
 ) -> None:
-    store = PseudoLabels(tmp_path / "store")
-    quality = PseudoLabelQuality(tiny_cohorts / "truth", spleens, store)
+    store = PseudoLabelStore(tmp_path / "store", spleens.patches)
+    quality = PseudoLabelQuality(tiny_cohorts / "truth", spleens)
     for index, case in enumerate(spleens.data):
         store.write(case, quality.truth.volume(index)["label"][0].numpy())
-    perfect = quality()
+    perfect = quality.measure(store)
     assert perfect is not None
     precision = perfect["spleen"]["precision"]
     assert precision[1] is None  # the spleen is annotated: not a pseudo-label's business
     assert precision[0] == precision[6] == perfect["spleen"]["recall"][6] == 1.0
     for case in spleens.data:
         store.write(case, np.zeros_like(store.read(case)))
-    empty = quality()
+    empty = quality.measure(store)
     assert empty is not None
     assert empty["spleen"]["recall"][6] == 0.0
     assert empty["spleen"]["precision"][6] is None
@@ -55,9 +55,9 @@ def test_the_truth_is_compared_where_annotators_marked_nothing(
 
 
 def test_without_a_truth_nothing_is_measured(tmp_path: Path, spleens: PatchDataset) -> None:
-    assert PseudoLabelQuality(None, spleens, PseudoLabels(tmp_path))() is None
+    assert PseudoLabelQuality(None, spleens).measure(PseudoLabelStore(tmp_path, spleens.patches)) is None
 
 
 def test_a_missing_truth_is_named(tmp_path: Path, spleens: PatchDataset) -> None:
     with pytest.raises(InputError, match=r"spleen/spleen_000.nii.gz: no complete label map of this case"):
-        PseudoLabelQuality(tmp_path, spleens, PseudoLabels(tmp_path))
+        PseudoLabelQuality(tmp_path, spleens)

@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import nibabel as nib
@@ -16,9 +17,11 @@ from bundle.inference.inferers import SlabInferer
 from bundle.organs import UNKNOWN, Vocabulary
 from bundle.training.batches import MixedBatches
 from bundle.training.dataset import Draw, PatchDataset
+from bundle.training.label_store import PseudoLabelStore
 from bundle.training.patches import Patches
-from bundle.training.prior import estimate_prior
-from bundle.training.pseudo_labels import PseudoLabels, complete_case, refresh_pseudo_labels
+from bundle.training.prior import Prior, SizePrior, estimate_prior
+from bundle.training.pseudo_labels import Decision, PseudoLabeler, complete_case
+from bundle.training.teacher import Teacher
 from bundle.transforms.dictionary import LoadOnOwnGridd, MapLabelValuesd
 
 SHAPE = (8, 10, 6)
@@ -226,12 +229,14 @@ class SaysLiverAt(torch.nn.Module):
 
 
 def test_partial_cases_are_on_the_prior_s_footing(tmp_path: Path) -> None:
-    """p̄ of a refresh is the mean over the slices that are drawn afterwards: completed labels tell which are empty."""
-    store = PseudoLabels(tmp_path / "completed", slab=1, axis=0)
+    """p̄ of a refresh is the mean over the slices that are drawn afterwards: completed labels show which are empty."""
     patches = Patches((1, 10, 6), empty_rate=0.25)
+    store = PseudoLabelStore(tmp_path / "completed", patches)
     dataset = make_dataset(tmp_path, [make_case(tmp_path, "b", full=False)], patches, completed=store)
     network = SaysLiverAt(200, 400)  # all of x 2 and 3
-    refresh = refresh_pseudo_labels(network, SlabInferer((1, 10, 6), 0.0), dataset, store)
+    unused = SizePrior(Prior([], [], [], [], {}))
+    inferer = SlabInferer((1, 10, 6), 0.0)
+    refresh = PseudoLabeler(Teacher(network), inferer, dataset, store, Decision(), unused).refresh()
     assert refresh is not None
     # two full slices of eight; the six others come at a quarter of the rate: 2 / (2 + 6 / 4) of the draws
     assert float(refresh.proportions[6]) == pytest.approx(2 / 3.5, abs=1e-3)
@@ -248,7 +253,10 @@ def test_the_axis_of_the_engine_s_slabs_does_not_matter(slabs_across: int) -> No
     volume = {"image": torch.rand(1, *SHAPE), "label": torch.full((1, *SHAPE), UNKNOWN, dtype=torch.uint8)}
     volume["image"][0, :, :4] = 0
     network = SaysLiverAt(0.7, 1.0)
-    completed, shares = complete_case(network, SlabInferer(roi, 0.0), volume, [1], patches, 14)
+    dataset = SimpleNamespace(
+        volume=lambda index: volume, data=[{"labelled": ["spleen"]}], vocabulary=Vocabulary(), patches=patches
+    )
+    completed, shares = complete_case(network, SlabInferer(roi, 0.0), dataset, 0, Decision())  # type: ignore[arg-type]
     liver = (volume["image"][0] >= 0.7).float().mean((0, 2)).numpy()  # share of each coronal slice
     rates = np.where(liver > 0, 1.0, 0.5)
     assert 0 < (liver == 0).sum() < 10
@@ -257,10 +265,9 @@ def test_the_axis_of_the_engine_s_slabs_does_not_matter(slabs_across: int) -> No
 
 
 # --- The store -------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("axis", [0, 1, 2])
-@pytest.mark.parametrize("slab", [1, 4])
-def test_completed_labels_are_kept_across_any_axis(tmp_path: Path, axis: int, slab: int) -> None:
-    store, case = PseudoLabels(tmp_path, slab, axis), {"cohort": "c", "case": "x"}
+@pytest.mark.parametrize("size", [(1, 4, 4), (4, 1, 4), (4, 4, 1), (4, 4, 4)])
+def test_completed_labels_are_kept_across_any_axis(tmp_path: Path, size: tuple[int, ...]) -> None:
+    store, case = PseudoLabelStore(tmp_path, Patches(size)), {"cohort": "c", "case": "x"}
     labels = np.random.default_rng(0).integers(0, 14, SHAPE).astype(np.uint8)
     store.write(case, labels)
     np.testing.assert_array_equal(store.read(case), labels)

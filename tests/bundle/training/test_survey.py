@@ -23,7 +23,7 @@ from bundle.training.prior import Prior, estimate_prior, label_proportions
 from bundle.training.survey import Cohort, Given, find_doubts, survey_cohorts
 from tests.paths import ROOT
 
-TRAIN, DEMO = ROOT / "configs" / "train.yaml", ROOT / "configs" / "demo.yaml"
+TRAIN, DEMO = ROOT / "configs" / "train.yaml", ROOT / "configs" / "overlays" / "demo.yaml"
 TINY = ROOT / "tests" / "integration" / "tiny.yaml"
 Write = Callable[..., Path]
 VOXELS = Footing(Patches((4, 4, 4)), (1.0, 1.0, 1.0))  # a 4×4×4 scan of 1 mm as it is

@@ -14,7 +14,6 @@ from monai.transforms import Compose, LoadImaged, Orientationd, SaveImaged, Scal
 from bundle.errors import InputError
 from bundle.organs import UNKNOWN, Vocabulary
 from bundle.scans.finding import find_scans
-from bundle.scans.writing import read_label_names
 from bundle.transforms.dictionary import (
     LoadOnNetworkGridd,
     LoadOnOwnGridd,
@@ -23,6 +22,7 @@ from bundle.transforms.dictionary import (
     WindowIntensityd,
 )
 from tests.paths import CONFIGS
+from tests.scan_files import label_names
 
 INFERENCE = CONFIGS / "inference.yaml"
 AFFINE = np.array([[0, -1.2, 0, 30], [0, 0, 2.5, -10], [0.9, 0, 0, 5], [0, 0, 0, 1.0]])
@@ -62,7 +62,7 @@ def test_label_maps_are_written_in_the_scan_s_geometry(scan: Path, tmp_path: Pat
     made = nib.load(tmp_path / "out" / "ct_seg.nii.gz")
     np.testing.assert_allclose(made.affine, AFFINE, atol=1e-5)
     assert np.argwhere(np.asanyarray(made.dataobj)).tolist() == [[3, 4, 5]]
-    assert read_label_names(tmp_path / "out" / "ct_seg.nii.gz") == {1: "liver", 2: "spleen"}
+    assert label_names(tmp_path / "out" / "ct_seg.nii.gz") == {1: "liver", 2: "spleen"}
 
 
 def test_the_inference_config_works_as_monai_label_drives_it(scan: Path, tmp_path: Path) -> None:

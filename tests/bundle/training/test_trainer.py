@@ -1,23 +1,18 @@
-"""What happens around the network's step: the order of dual steps and refreshes, and what is written down."""
+"""Stage 2: the order of weight steps, dual steps and refreshes, and what is written down."""
 
 import copy
-import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from ignite.engine import Engine
 from monai.bundle import ConfigParser
-from torch import nn
 
 from bundle.errors import InputError
 from bundle.organs import UNKNOWN
-from bundle.training.duals import PriorLoss
-from bundle.training.handlers import PseudoLabelRefresh
+from bundle.training.duals import PriorTerm
 from bundle.training.history import read_history
-from bundle.training.pseudo_labels import PseudoLabels
-from bundle.training.teacher import Teacher
+from bundle.training.label_store import PseudoLabelStore
 from tests.paths import ROOT
 
 CONFIGS = [str(ROOT / "configs" / "train.yaml"), str(ROOT / "tests" / "integration" / "tiny.yaml")]
@@ -43,10 +38,10 @@ def test_refreshes_and_dual_steps_come_in_order(
     parser: ConfigParser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
-    step, anchor, write = PriorLoss.step_duals, PriorLoss.anchor, PseudoLabels.write
-    monkeypatch.setattr(PriorLoss, "step_duals", lambda *a, **k: (calls.append("step"), step(*a, **k))[1])
-    monkeypatch.setattr(PriorLoss, "anchor", lambda *a, **k: (calls.append("anchor"), anchor(*a, **k))[1])
-    monkeypatch.setattr(PseudoLabels, "write", lambda *a, **k: (calls.append("write"), write(*a, **k))[1])
+    step, anchor, write = PriorTerm.step, PriorTerm.anchor, PseudoLabelStore.write
+    monkeypatch.setattr(PriorTerm, "step", lambda *a, **k: (calls.append("step"), step(*a, **k))[1])
+    monkeypatch.setattr(PriorTerm, "anchor", lambda *a, **k: (calls.append("anchor"), anchor(*a, **k))[1])
+    monkeypatch.setattr(PseudoLabelStore, "write", lambda *a, **k: (calls.append("write"), write(*a, **k))[1])
     parser.get_parsed_content("train::trainer").run()
     refresh = ["write"] * 6 + ["anchor"]  # two cases of each of three cohorts
     twice = ["write"] * 6  # the first one looks at p̄ before it decides
@@ -80,8 +75,7 @@ def test_training_is_the_same_twice_and_with_workers(parser: ConfigParser, tmp_p
 def test_the_refresh_interval_keeps_its_share_when_epochs_change(parser: ConfigParser) -> None:
     parser.update({"train::trainer::max_epochs": 10})  # 20 iterations instead of 4
     parser.parse(reset=True)
-    handlers = parser.get_parsed_content("train::handlers")
-    assert [handler.interval for handler in handlers if type(handler).__name__ == "PseudoLabelRefresh"] == [10]
+    assert parser.get_parsed_content("train::trainer::refresh_interval") == 10
 
 
 def test_a_second_run_replaces_the_history_of_its_stage(parser: ConfigParser, tmp_path: Path) -> None:
@@ -99,28 +93,9 @@ def test_a_loss_that_is_no_number_ends_the_run_without_weights(parser: ConfigPar
     assert not (tmp_path / "models" / "model.pt").exists()
 
 
-def test_a_teacher_is_the_moving_average_of_the_weights() -> None:
-    network, engine = nn.Linear(1, 1, bias=False), Engine(lambda *_: None)
-    teacher, present = Teacher(network, memory=4.0), Teacher(network)
-    network.weight.data.fill_(1.0)  # stage 1 changes the weights after the handlers are made
-    for one in (teacher, present):
-        one.start(engine)
-    decay = math.exp(-1 / 4)
-    expected = 1.0
-    for value in (3.0, 5.0, -2.0):
-        network.weight.data.fill_(value)
-        teacher.follow(engine)
-        expected = decay * expected + (1 - decay) * value
-    with teacher.teaching() as model:
-        assert float(model.weight) == pytest.approx(expected)
-    assert float(network.weight) == -2.0  # its own again
-    with present.teaching() as model:
-        assert float(model.weight) == -2.0
-
-
 def test_networks_that_cannot_be_copied_have_teachers_too(parser: ConfigParser, tmp_path: Path) -> None:
     dataset_dir = parser["dataset_dir"]
-    parser.read_config([*CONFIGS, str(ROOT / "configs" / "dynunet.yaml")])
+    parser.read_config([*CONFIGS, str(ROOT / "configs" / "overlays" / "dynunet.yaml")])
     parser.update({"bundle_root": str(tmp_path), "dataset_dir": dataset_dir, "fold": None, "device": "cpu"})
     parser.update(SMALL_DYNUNET)
     network = parser.get_parsed_content("network")
@@ -138,7 +113,7 @@ def test_networks_that_cannot_be_copied_have_teachers_too(parser: ConfigParser, 
 def test_what_stands_on_unannotated_voxels(
     parser: ConfigParser, tmp_path: Path, supervision: str, completed: bool, unknown: bool
 ) -> None:
-    parser.update({"supervision": supervision})
+    parser.update({"supervision": supervision, "confidence": 0.0, "marginal": False})
     parser.parse(reset=True)
     trainer = parser.get_parsed_content("train::trainer")
     trainer.run()
@@ -159,11 +134,27 @@ def test_pseudo_labels_can_wait(parser: ConfigParser, tmp_path: Path) -> None:
     assert recall[1][0] > 0
 
 
-def test_the_paper_s_recipe_is_one_value(parser: ConfigParser) -> None:
-    parser.update({"recipe": "paper"})
-    parser.parse(reset=True)
-    handlers = parser.get_parsed_content("train::handlers")
-    (refresh,) = [handler for handler in handlers if isinstance(handler, PseudoLabelRefresh)]
-    loss = parser.get_parsed_content("train::loss")
-    assert (refresh.decision.confidence, refresh.decision.correction, refresh.teacher.memory) == (0.0, 0.0, 0.0)
-    assert (refresh.fit, refresh.slack, loss.marginal, loss.prior_weight) == (False, 0.0, False, 0.1)
+def test_a_doubtful_cohort_is_warned_of(parser: ConfigParser, caplog: pytest.LogCaptureFixture) -> None:
+    prior = parser.get_parsed_content("prior")
+    channel = prior.names.index("spleen")
+    prior.proportions[channel], prior.spread[channel] = 10 * prior.proportions[channel], 0.0
+    prior.proportions[0] = 1 - sum(prior.proportions[1:])
+    parser.get_parsed_content("train::trainer").run()
+    assert "cohort spleen: the spleen takes" in caplog.text
+
+
+def test_the_order_of_handlers_does_not_matter(parser: ConfigParser, tmp_path: Path) -> None:
+    weights, lines = [], []
+    for run, turned in enumerate((False, True)):
+        parser.update({"output_dir": str(tmp_path / str(run))})
+        if turned:
+            history, schedule, *others = parser["train::handlers"]
+            parser["train::handlers"] = [schedule, *others, history]
+        parser.parse(reset=True)
+        torch.manual_seed(0)
+        network = parser.get_parsed_content("network")
+        parser.get_parsed_content("train::trainer").run()
+        weights.append(torch.cat([value.flatten() for value in network.state_dict().values()]))
+        lines.append((tmp_path / str(run) / "history.jsonl").read_text())
+    torch.testing.assert_close(weights[1], weights[0], rtol=0, atol=0)
+    assert lines[1] == lines[0]

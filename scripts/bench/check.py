@@ -14,14 +14,12 @@ import nibabel as nib
 import numpy as np
 
 from bundle.checks.cases import examine_cases
-from bundle.cohorts.datalists import read_cohort
+from bundle.cohorts.datalists import Case, read_cohort
 from bundle.cohorts.phantoms import make_phantoms
 from bundle.processes import run_all
 from bundle.reports.check import draw_thumbnail
 
 __all__ = ["run"]
-
-Case = dict[str, Any]
 
 
 def read_files(case: Case) -> int:

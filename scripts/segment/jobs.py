@@ -1,11 +1,9 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""`python -m scripts segment INPUT OUTPUT`: CT scans in, label maps out."""
+"""What `segment` does with one scan after another: the files of a scan, and which of them are finished."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,93 +12,24 @@ from typing import Any
 
 from tqdm import tqdm
 
-from bundle.errors import EXIT_CODE, InputError, find_input_error
+from bundle.errors import InputError, find_input_error
+from bundle.files import fingerprint_files
 from bundle.inference.inferers import SlabInferer, ViewInferer
-from bundle.inference.segmenters import Segmenter, check_device, load_segmenter, set_threads, weight_files
-from bundle.inference.weights import MODEL_CONFIG
+from bundle.inference.segmenters import Segmenter
 from bundle.organs import Vocabulary
 from bundle.reports.preview import write_preview
 from bundle.scans.dicom_seg import write_dicom_seg
-from bundle.scans.finding import Source, find_scans
+from bundle.scans.finding import Source
 from bundle.scans.reading import read_scan
 from bundle.scans.volumes import measure_volumes, write_volumes
 from bundle.scans.writing import write_color_table, write_label_map
-from scripts.common import check_writable, listed
+from scripts.runs import ROOT
 
-MODEL = Path(__file__).resolve().parent.parent / "models" / "model.pt"
+__all__ = ["ScanJob", "SegmentingRun", "check_target", "wanted_organs"]
+
+METADATA = ROOT / "configs" / "metadata.json"
 NIFTI = (".nii.gz", ".nii")
-INTERRUPTED = 130  # what shells report for Ctrl-C
 Settings = dict[str, Any]
-
-
-def segment(
-    input: str,
-    output: str,
-    model: str | Sequence[str] = str(MODEL),
-    organs: str | Sequence[str] | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    memory: float | None = None,
-    backend: str = "auto",
-    flips: int | Sequence[int] = (),
-    scales: float | Sequence[float] | None = None,
-    clean: bool = False,
-    preview: bool = False,
-    dicom_seg: bool = False,
-    skip_air: bool = True,
-    overwrite: bool = False,
-    overlays: str | Sequence[str] = (),
-) -> None:
-    """Segment a CT scan, or all scans of a folder. Cases that are finished are skipped: run it again to go on.
-
-    Args:
-        input: a NIfTI, MetaImage or NRRD file, the folder of a DICOM series, or a folder of such files and folders.
-        output: a folder for NAME.nii.gz and NAME.json (volumes in ml); for one scan also the name of a .nii.gz file.
-        model: weights, or their folder; several separated by commas are averaged.
-        organs: write these only, for instance liver,spleen.
-        device: cpu, cuda or cuda:1; a GPU if there is one, else the CPU.
-        threads: threads to use; all cores if not given.
-        memory: GB the process may take; sums that exceed it are held in temporary files.
-        backend: torch, openvino, or auto, which takes OpenVINO where it is installed and the device is the CPU.
-        flips: axes mirrored and averaged (0 right, 1 anterior, 2 superior), for models trained with flips.
-        scales: sizes of a window that are averaged, for instance 0.75,1,1.25; those of the model if not given.
-        clean: keep the largest connected part of each organ only.
-        preview: also write NAME.png.
-        dicom_seg: also write NAME.seg.dcm for DICOM series.
-        skip_air: leave out windows without body.
-        overwrite: segment finished cases again.
-        overlays: config files on configs/inference.yaml, for weights without a model.json beside them.
-    """
-    set_threads(threads)
-    scans, target = find_scans(str(input)), Path(str(output))
-    check_target(Path(str(input)), target, len(scans) == 1)
-    values: Settings = {"backend": backend, "skip_air": skip_air, "flips": listed(flips)}
-    if scales is not None:
-        values["scales"] = listed(scales)
-    chosen = {} if device is None else {"device": f"$torch.device({check_device(str(device))!r})"}
-    segmenter = load_segmenter(model, listed(overlays), clean, memory, {**values, **chosen})
-    weights = weight_files(model)
-    configs = [path.with_name(MODEL_CONFIG) for path in weights if path.with_name(MODEL_CONFIG).is_file()]
-    settings: Settings = {
-        "model": fingerprint([*weights, *configs, *listed(overlays)]),
-        "organs": wanted_organs(segmenter, organs),
-        "clean": clean,
-        "dicom_seg": dicom_seg,
-        **values,
-    }
-    cases = [Case(name, source, target, len(scans) == 1, settings, preview) for name, source in scans.items()]
-    check_writable(cases[0].label_map.parent)
-    remove_unfinished(cases[0].label_map.parent)
-    run = Run(segmenter, cases, overwrite)
-    try:
-        run.go()
-    except KeyboardInterrupt:
-        run.report(target)
-        print("interrupted; the same command goes on from here", file=sys.stderr)
-        sys.exit(INTERRUPTED)
-    run.report(target)
-    if run.failed:
-        sys.exit(EXIT_CODE)
 
 
 def check_target(source: Path, target: Path, single: bool) -> None:
@@ -127,18 +56,8 @@ def wanted_organs(segmenter: Segmenter, organs: str | Sequence[str] | None) -> l
     return names
 
 
-def fingerprint(paths: Sequence[str | Path]) -> str:
-    """What tells whether files are still the same."""
-    facts = [(os.path.abspath(path), os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-
-
-def remove_unfinished(folder: Path) -> None:
-    """Remove what a killed run left under hidden names."""
-    for path in folder.glob(".unfinished-*"):
-        process = path.name.split("-")[1]
-        if not Path("/proc", process).exists():
-            path.unlink(missing_ok=True)
+def bundle_version() -> str:
+    return str(json.loads(METADATA.read_text())["version"])
 
 
 def show_progress(inferer: SlabInferer, text: str) -> None:
@@ -147,7 +66,7 @@ def show_progress(inferer: SlabInferer, text: str) -> None:
 
 
 @dataclass
-class Case:
+class ScanJob:
     """A scan and the files that are made of it.
 
     Args:
@@ -177,7 +96,7 @@ class Case:
 
     def record(self) -> Settings:
         """What a finished case was made from and how; the JSON with it is written last."""
-        return {"scan": fingerprint(self.source.series or [self.source.path]), **self.settings}
+        return {"scan": fingerprint_files(self.source.series or [self.source.path]), **self.settings}
 
     def finished(self) -> bool:
         files = [self.label_map, self.beside(".json"), *([self.beside(".png")] if self.preview else [])]
@@ -204,7 +123,7 @@ class Case:
             if self.preview:
                 write_preview(self.beside(".png"), scan.voxels, labels, affine, vocabulary)
             if as_dicom:
-                write_dicom_seg(self.beside(".seg.dcm"), scan, labels, vocabulary)
+                write_dicom_seg(self.beside(".seg.dcm"), scan, labels, vocabulary, bundle_version())
         volumes = measure_volumes(labels, affine, vocabulary)
         write_volumes(self.beside(".json"), self.source.path, volumes, {"settings": record})
 
@@ -220,37 +139,37 @@ class Case:
 
 
 @dataclass
-class Run:
-    """One command: all cases, in turn."""
+class SegmentingRun:
+    """One command: all scans, in turn."""
 
     segmenter: Segmenter
-    cases: list[Case]
+    jobs: list[ScanJob]
     overwrite: bool
-    done: list[Case] = field(default_factory=list)
-    skipped: list[Case] = field(default_factory=list)
+    done: list[ScanJob] = field(default_factory=list)
+    skipped: list[ScanJob] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
     def go(self) -> None:
-        """Segment all cases; a bad one does not stop the others, unless it is the only one."""
-        for case in tqdm(self.cases, desc="segmenting", unit="scan", disable=len(self.cases) == 1):
-            if not self.overwrite and case.finished():
-                self.skipped.append(case)
+        """Segment all scans; a bad one does not stop the others, unless it is the only one."""
+        for job in tqdm(self.jobs, desc="segmenting", unit="scan", disable=len(self.jobs) == 1):
+            if not self.overwrite and job.finished():
+                self.skipped.append(job)
                 continue
             try:
-                case.segment(self.segmenter)
-                self.done.append(case)
+                job.segment(self.segmenter)
+                self.done.append(job)
             except Exception as error:  # whatever is wrong with one scan, the next one may be fine
-                if len(self.cases) == 1:
+                if len(self.jobs) == 1:
                     raise
                 expected = find_input_error(error)  # MONAI's Compose wraps what its transforms raise
-                self.failed[case.name] = str(expected or f"{case.source.path}: {error!r}")
+                self.failed[job.name] = str(expected or f"{job.source.path}: {error!r}")
 
     def report(self, target: Path) -> None:
-        if len(self.cases) == 1 and self.done:
+        if len(self.jobs) == 1 and self.done:
             self.done[0].print_volumes()
         before = f", {len(self.skipped)} finished before" if self.skipped else ""
-        print(f"{len(self.done)} of {len(self.cases)} segmented{before}; results are in {target}")
+        print(f"{len(self.done)} of {len(self.jobs)} segmented{before}; results are in {target}")
         for sentence in self.failed.values():
             print(f"error: {sentence}", file=sys.stderr)
         if self.failed:
-            print(f"{len(self.failed)} of {len(self.cases)} could not be segmented", file=sys.stderr)
+            print(f"{len(self.failed)} of {len(self.jobs)} could not be segmented", file=sys.stderr)

@@ -39,6 +39,9 @@ from bundle.inference.segmenters import load_segmenter
 from bundle.organs import Vocabulary
 from bundle.processes import peak_memory
 from bundle.scans.writing import write_label_map
+from scripts.configs import INFERENCE
+
+__all__ = ["run"]
 
 Result = TypeVar("Result")
 PIXDIM, OVERLAP = (1.5, 1.5, 2.0), 0.25
@@ -54,7 +57,7 @@ NETWORK: dict[str, Any] = {
 
 
 @dataclass
-class Cost:
+class EngineCost:
     """What one run took: seconds from the file to the label map, and the peak of its process in GB."""
 
     seconds: float
@@ -94,7 +97,7 @@ def make_model(folder: Path, window: int) -> Path:
 
 
 # --- What is measured: each function runs in a process of its own ----------------------------------------
-def usual_pipeline(scan: Path, model: Path, output: Path) -> Cost:
+def usual_pipeline(scan: Path, model: Path, output: Path) -> EngineCost:
     """MONAI's transforms and SlidingWindowInferer, probabilities inverted whole."""
     warnings.simplefilter("ignore")
     network = UNet(**NETWORK).eval()
@@ -118,18 +121,18 @@ def usual_pipeline(scan: Path, model: Path, output: Path) -> Cost:
     with torch.inference_mode():
         data["pred"] = SlidingWindowInferer(window, 1, OVERLAP)(data["image"][None], network)[0]
     after(data)
-    return Cost(time.perf_counter() - started, peak_memory() / 1e9)
+    return EngineCost(time.perf_counter() - started, peak_memory() / 1e9)
 
 
-def engine(scan: Path, model: Path, output: Path, backend: str, skip_air: bool) -> Cost:
+def engine(scan: Path, model: Path, output: Path, backend: str, skip_air: bool) -> EngineCost:
     """What `python -m scripts segment` does, from loading the scan to the label map."""
     warnings.simplefilter("ignore")
     values = {"backend": backend, "skip_air": skip_air, "window_batch": 1, "inferer::mode": "constant"}
-    segmenter = load_segmenter(model, values=values)
+    segmenter = load_segmenter(model, INFERENCE, values=values)
     started = time.perf_counter()
     labels, affine = segmenter(scan)
     write_label_map(output, labels, affine, segmenter.vocabulary)
-    return Cost(time.perf_counter() - started, peak_memory() / 1e9)
+    return EngineCost(time.perf_counter() - started, peak_memory() / 1e9)
 
 
 def measure(function: Callable[..., Result], *arguments: Any) -> Result:
@@ -146,8 +149,8 @@ def compare_pipelines(folder: Path, model: Path, slices: int, size: int, backend
     """The usual pipeline against the engine, all windows and body only; they take turns."""
     scan, output = make_scan(folder / "scan.nii.gz", slices, size), folder / "engine.nii.gz"
     kinds = [(backend, skip_air) for skip_air in (False, True) for backend in backends]
-    usual: list[Cost] = []
-    costs: dict[tuple[str, bool], list[Cost]] = {kind: [] for kind in kinds}
+    usual: list[EngineCost] = []
+    costs: dict[tuple[str, bool], list[EngineCost]] = {kind: [] for kind in kinds}
     different: dict[tuple[str, bool], int] = {}
     for _ in tqdm(range(repeats), desc="rounds", unit="round"):
         usual.append(measure(usual_pipeline, scan, model, folder))
@@ -170,11 +173,11 @@ def compare_pipelines(folder: Path, model: Path, slices: int, size: int, backend
         print(f"{name:<28}{seconds(cost):>9.1f}{speed:>10.2f}{peak(cost):>10.2f}{memory:>9.2f}{agreement}")
 
 
-def seconds(costs: Sequence[Cost]) -> float:
+def seconds(costs: Sequence[EngineCost]) -> float:
     return float(np.median([cost.seconds for cost in costs]))
 
 
-def peak(costs: Sequence[Cost]) -> float:
+def peak(costs: Sequence[EngineCost]) -> float:
     return max(cost.peak for cost in costs)
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,15 +13,16 @@ from monai.bundle import ConfigParser
 
 from bundle.cohorts.phantoms import make_phantoms
 from bundle.training.dataset import Draw, PatchDataset
+from scripts.runs import ROOT
 
 __all__ = ["run"]
 
-CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+CONFIGS = ROOT / "configs"
 
 
 def parse(folder: str, view: str, size: Sequence[int], backbone: str) -> ConfigParser:
     parser = ConfigParser()
-    parser.read_config([str(CONFIGS / "train.yaml"), str(CONFIGS / "deeplab_resnet50.yaml")])
+    parser.read_config([str(CONFIGS / "train.yaml"), str(CONFIGS / "overlays" / "paper_2d.yaml")])
     parser.update({
         "dataset_dir": f"{folder}/data",
         "output_dir": f"{folder}/eval",

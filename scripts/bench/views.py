@@ -24,14 +24,17 @@ from bundle.organs import Vocabulary
 from bundle.processes import peak_memory, resident_memory
 from bundle.scans.writing import write_label_map
 from bundle.training.patches import VIEWS
-from scripts.bench_inference import SPACING, make_scan, measure
+from scripts.bench.inference import SPACING, make_scan, measure
+from scripts.configs import INFERENCE
+
+__all__ = ["run"]
 
 HALVED = 8  # by the U-Net
 Definition = dict[str, Any]
 
 
 @dataclass
-class Cost:
+class ViewsCost:
     """What one run took: seconds from the file to the label map, GB above the loaded weights, GB of the file."""
 
     seconds: float
@@ -80,17 +83,17 @@ def make_models(folder: Path, definition: Definition, shape: Sequence[int]) -> l
 
 
 # --- What is measured: in a process of its own -----------------------------------------------------------
-def segment(scan: Path, models: Sequence[Path], output: Path, scales: Sequence[float], skip_air: bool) -> Cost:
+def segment(scan: Path, models: Sequence[Path], output: Path, scales: Sequence[float], skip_air: bool) -> ViewsCost:
     """What `python -m scripts segment --backend torch` does, from loading the scan to the label map."""
     warnings.simplefilter("ignore")
     values = {"backend": "torch", "scales": list(scales), "skip_air": skip_air}
-    segmenter = load_segmenter([str(path) for path in models], values=values)
+    segmenter = load_segmenter([str(path) for path in models], INFERENCE, values=values)
     loaded, started = resident_memory(), time.perf_counter()
     labels, affine = segmenter(scan)
     write_label_map(output, labels, affine, segmenter.vocabulary)
     fused = isinstance(segmenter.inferer, ViewInferer)  # on the scan's grid, which is the network's here
     file = tiled_bytes(labels.shape, segmenter.vocabulary.out_channels) if fused else 0
-    return Cost(time.perf_counter() - started, (peak_memory() - loaded) / 1e9, file / 1e9)
+    return ViewsCost(time.perf_counter() - started, (peak_memory() - loaded) / 1e9, file / 1e9)
 
 
 def run(

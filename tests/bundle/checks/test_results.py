@@ -1,0 +1,67 @@
+"""Results are remembered as long as nothing changes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bundle.checks import cases as checks
+from bundle.checks.results import CaseCheck
+from tests.bundle.checks.planting import change, edit, look, path_of
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "\udcff"])
+def test_a_damaged_memory_is_not_used(data: Path, text: str) -> None:
+    memory = data / "memory.json"
+    memory.write_text(text, errors="surrogateescape")
+    assert look(data, remembered=memory) == look(data)
+
+
+def test_voxels_beside_their_header_are_watched(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    itk = pytest.importorskip("itk")
+    label = path_of(data, "full/full_000", "label")
+    itk.imwrite(itk.imread(str(label)), str(label.parent / "detached.mhd"))
+    edit(data, "full", label="labelsTr/detached.mhd")
+    memory = data / "memory.json"
+    assert not look(data, remembered=memory)["full/full_000"].findings
+    raw = label.parent / "detached.raw"
+    raw.write_bytes(bytes(raw.stat().st_size))
+    assert [finding.kind for finding in look(data, remembered=memory)["full/full_000"].findings] == ["empty"]
+
+
+def test_what_was_checked_before_an_interruption_is_remembered(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, done = data / "memory.json", []
+    real = checks.examine_case
+
+    def interrupted(case: dict[str, Any], **options: Any) -> CaseCheck:
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(case["case"])
+        return real(case, **options)
+
+    monkeypatch.setattr(checks, "examine_case", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        look(data, remembered=memory)
+    assert len(json.loads(memory.read_text())) == 2
+
+
+def test_unchanged_cases_are_not_read_again(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = data / "memory.json"
+    first = look(data, remembered=memory)
+    read = []
+
+    def examine(case: dict[str, Any], **options: Any) -> CaseCheck:
+        read.append(case["case"])
+        return first[f"{case['cohort']}/{case['case']}"]
+
+    monkeypatch.setattr("bundle.checks.cases.examine_case", examine)
+    again = look(data, remembered=memory)
+    assert not read
+    assert again == first
+    change(path_of(data, "liver/liver_000", "label"))
+    look(data, remembered=memory)
+    assert read == ["liver_000"]
+    monkeypatch.undo()
+    memory.write_text("{")
+    assert look(data, remembered=memory) == first

@@ -1,0 +1,78 @@
+"""Completed label maps on disk: regions, compression, damage, and a kill in the middle of writing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bundle.errors import InputError
+from bundle.training.label_store import PseudoLabelStore
+from bundle.training.patches import Patches
+
+BLOCKS = Patches((16, 16, 8))
+CASE = {"cohort": "spleen", "case": "a", "labelled": ["spleen"]}
+
+
+@pytest.mark.parametrize("depth", [1, 7, 8, 9, 20])
+def test_a_region_reads_what_was_written(tmp_path: Path, depth: int) -> None:
+    store = PseudoLabelStore(tmp_path, BLOCKS)
+    volume = np.random.default_rng(0).integers(0, 14, (6, 5, depth)).astype(np.uint8)
+    store.write(CASE, volume)
+    np.testing.assert_array_equal(store.read(CASE), volume)
+    for start in range(depth):
+        for stop in range(start + 1, depth + 1):
+            region = (slice(1, 4), slice(0, 5), slice(start, stop))
+            np.testing.assert_array_equal(store.read(CASE, region), volume[region])
+
+
+def test_before_the_first_refresh_there_is_nothing(tmp_path: Path) -> None:
+    assert PseudoLabelStore(tmp_path, BLOCKS).read(CASE) is None
+
+
+def test_files_are_compressed(tmp_path: Path) -> None:
+    store = PseudoLabelStore(tmp_path, BLOCKS)
+    store.write(CASE, np.zeros((64, 64, 64), np.uint8))
+    assert store.path(CASE).stat().st_size < 64**3 / 50
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    store = PseudoLabelStore(tmp_path, BLOCKS)
+    store.path(CASE).parent.mkdir(parents=True)
+    store.path(CASE).write_bytes(b"not a zip file")
+    with pytest.raises(InputError, match=r"spleen/a.npz: pseudo-labels are damaged"):
+        store.read(CASE)
+
+
+WRITER = """
+import sys
+import numpy as np
+from bundle.training.label_store import PseudoLabelStore
+from bundle.training.patches import Patches
+store = PseudoLabelStore(sys.argv[1], Patches((16, 16, 8)))
+case = {"cohort": "spleen", "case": "a"}
+value = 0
+while True:
+    value = (value + 1) % 200
+    store.write(case, np.full((48, 48, 32), value, np.uint8))
+    print(value, flush=True)
+"""
+
+
+def test_a_kill_while_writing_leaves_a_whole_file(tmp_path: Path) -> None:
+    for attempt in range(3):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE)
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        time.sleep(0.02 + 0.013 * attempt)
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.wait()
+        writer.stdout.close()
+        volume = PseudoLabelStore(tmp_path, BLOCKS).read(CASE)
+        assert volume is not None
+        assert volume.shape == (48, 48, 32)
+        assert (volume == volume[0, 0, 0]).all()
