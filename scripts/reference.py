@@ -98,7 +98,7 @@ def command_page(commands: Mapping[str, Any]) -> str:
             "`python -m scripts` lists the commands, `python -m scripts COMMAND --help` shows one. A list is given as "
             "`a,b` or `[a,b]`. A flag is given by its name alone; one that is on by default is switched off by `--no` "
             "before its name, as in `--noskip_air`. Exit codes: 0 success, 2 input that cannot be used (one sentence "
-            "says what and why), 130 interrupted; what is more is said with the command."
+            "says what and why), 130 interrupted; others are named with the command."
         )
     ]
     for name, command in commands.items():
