@@ -1,4 +1,4 @@
-"""The configs as other programs read them: MONAI's property checks, the metadata, no copied values."""
+"""The configs as other programs read them: MONAI's property checks, the metadata."""
 
 import json
 from pathlib import Path
@@ -6,13 +6,12 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
-from monai.bundle import ConfigParser, ConfigWorkflow
+from monai.bundle import ConfigWorkflow
 
 from bundle.organs import Vocabulary
-from tests.paths import ROOT
+from tests.paths import CONFIGS, REAL_DATA, ROOT
 
-CONFIGS = ROOT / "configs"
-SCHEMA = ROOT.parent / "shared" / "data" / "meta_schema_20240725.json"
+SCHEMA = REAL_DATA / "meta_schema_20240725.json"
 
 
 def workflow(*names: str, kind: str, **values: object) -> ConfigWorkflow:
@@ -22,7 +21,12 @@ def workflow(*names: str, kind: str, **values: object) -> ConfigWorkflow:
 
 @pytest.mark.parametrize(
     ("names", "kind"),
-    [(("train",), "train"), (("train", "evaluate"), "train"), (("train", "demo"), "train"), (("inference",), "infer")],
+    [
+        (("train",), "train"),
+        (("train", "evaluate"), "train"),
+        (("train", "overlays/demo"), "train"),
+        (("inference",), "infer"),
+    ],
 )
 def test_required_ids_are_there_and_refer_to_each_other(
     tiny_cohorts: Path, tmp_path: Path, names: tuple[str, ...], kind: str
@@ -65,23 +69,3 @@ def test_metadata_fits_the_schema() -> None:
     if not SCHEMA.is_file():
         pytest.skip("the metadata schema is not part of the project")
     jsonschema.validate(json.loads((CONFIGS / "metadata.json").read_text()), json.loads(SCHEMA.read_text()))
-
-
-def test_training_and_inference_share_their_values() -> None:
-    train, inference = (yaml.safe_load((CONFIGS / f"{name}.yaml").read_text()) for name in ("train", "inference"))
-    shared = (set(train) & set(inference)) - {"imports", "run", "output_dir", "label_grid"}
-    assert {"network_def", "pixdim", "hu_window", "intensity", "patch_size", "inferer", "organs"} <= shared
-    assert {name: train[name] for name in shared} == {name: inference[name] for name in shared}
-
-
-def test_the_paper_s_numbers_are_the_defaults() -> None:
-    train = yaml.safe_load((CONFIGS / "train.yaml").read_text())
-    expected = {
-        "hu_window": [-125, 275], "intensity": [0, 255], "patch_size": [64, 64, 64], "batch_full": 3,
-        "batch_partial": 1, "partial_weight": 1.0, "prior_weight": 0.1, "dual_rate": 2e-5, "loss": "ce",
-        "warmup_iterations": 80000, "warmup_learning_rate": 5e-4, "train_iterations": 100000,
-        "train_learning_rate": 1e-5, "refresh_interval": 10000,
-    }  # fmt: skip
-    parser = ConfigParser(train | {"recipe": "paper"})
-    assert {name: parser.get_parsed_content(name) for name in expected} == expected
-    assert max(train["rotation"]) == pytest.approx(15 / 180 * 3.14159, abs=1e-4)

@@ -85,15 +85,17 @@ def test_a_2d_network_trains_evaluates_and_infers_with_one_overlay(
 ) -> None:
     small = {"bundle_root": tmp_path, "network_def::channels": "[4,8]", "network_def::strides": "[2]"}
     bundle(
-        run_command, "training", ("train", "demo"), **small, dataset_dir=tiny_cohorts, warmup_iterations=2,
+        run_command, "training", ("train", "overlays/demo"), **small, dataset_dir=tiny_cohorts, warmup_iterations=2,
         train_iterations=2, cohorts="full,spleen", organs="['liver','spleen']",
     )  # fmt: skip
     organs = {"organs": "['liver','spleen']"}
-    bundle(run_command, "evaluating", ("train", "demo", "evaluate"), **small, **organs, dataset_dir=tiny_cohorts)
+    bundle(
+        run_command, "evaluating", ("train", "overlays/demo", "evaluate"), **small, **organs, dataset_dir=tiny_cohorts
+    )
     summary = json.loads((tmp_path / "eval" / "scores.json").read_text())
     assert list(summary["organs"]) == ["liver", "spleen"]
     images = tiny_cohorts / "test" / "imagesTs"
-    bundle(run_command, "inferring", ("inference", "demo"), **small, **organs, dataset_dir=images)
+    bundle(run_command, "inferring", ("inference", "overlays/demo"), **small, **organs, dataset_dir=images)
     assert len(list((tmp_path / "eval" / "inference").glob("*_seg.nii.gz"))) == 2
 
 
