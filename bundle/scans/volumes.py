@@ -94,8 +94,9 @@ def measure_volumes(labels: NDArray[np.uint8], affine: NDArray[np.float64], voca
 
     >>> labels = np.zeros((10, 10, 10), np.uint8)
     >>> labels[2:4, 2:4, 2:4] = 1
-    >>> measure_volumes(labels, np.diag([4.0, 4.0, 8.0, 1.0]), Vocabulary("liver")).organs["liver"]
-    OrganVolume(value=1, voxels=8, ml=1.024, touches_border=False)
+    >>> liver = measure_volumes(labels, np.diag([5.0, 5.0, 10.0, 1.0]), Vocabulary("liver")).organs["liver"]
+    >>> liver.voxels, round(liver.ml, 6), liver.touches_border
+    (8, 2.0, False)
     """
     return sum_volumes(count_by_slice(labels, vocabulary.out_channels), affine, vocabulary)
 
