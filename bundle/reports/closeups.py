@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.cohorts.labels import LabelValues
 from bundle.errors import InputError
 from bundle.evaluation.comparisons import Comparison
 from bundle.reports.figures import add_legend, grid_of_axes, legend_line
@@ -123,7 +124,7 @@ def draw_closeup(axes: Sequence[Axes], comparison: Comparison, keys: Sequence[st
     """One row of the figure; returns the channels to be seen in it."""
     organs, files = comparison.vocabulary, comparison.cases[closeup.case]
     image, spacing = load_canonical(comparison.folder / files["image"])
-    maps = {"truth": load_map(comparison.folder / files["label"], image.shape, files.get("values"))}
+    maps = {"truth": load_map(comparison.folder / files["label"], image.shape, files)}
     maps |= {key: load_map(path, image.shape) for key, path in closeup.maps.items()}
     channel = organs.names.index(closeup.organ) + 1
     window = closeup_window(image, list(maps.values()), channel, spacing)
@@ -141,14 +142,11 @@ def draw_closeup(axes: Sequence[Axes], comparison: Comparison, keys: Sequence[st
     return {int(value) for label in maps.values() for value in np.unique(label[window])}
 
 
-def load_map(path: Path, shape: tuple[int, ...], values: Mapping[str, int] | None = None) -> NDArray[Any]:
-    """A label map; ``values`` turns a cohort's values into the vocabulary's."""
+def load_map(path: Path, shape: tuple[int, ...], case: Mapping[str, Any] | None = None) -> NDArray[Any]:
+    """A label map; of a case of a cohort its values are turned into the vocabulary's."""
     label, _ = load_canonical(path)
-    if values is not None:
-        known = {int(value): channel for value, channel in values.items()}
-        table = np.zeros(max([*known, int(label.max())]) + 1, np.uint8)
-        table[list(known)] = list(known.values())
-        label = table[np.asarray(label, np.intp)]
+    if case is not None and case.get("values") is not None:
+        label = LabelValues.of(case, path).map(np.asarray(label, np.int32))
     if label.shape != shape:
         raise InputError(f"{path}: expected a label map of {shape} voxels like its image, found {label.shape}")
     return label

@@ -38,7 +38,7 @@ def held_out_cases(runs: ComparisonRuns, vocabulary: Vocabulary) -> dict[str, di
         folder = runs.cohorts[replicate_name(replicate)].test
         section = "test" if replicate["fold"] is None else "fold"
         for case in evaluation_cases(folder, None, vocabulary, section, replicate["fold"]):
-            cases[case["case"]] = {key: case[key] for key in ("image", "label", "values")}
+            cases[case["case"]] = {key: case[key] for key in ("image", "label", "values", "cohort")}
     return cases
 
 
