@@ -67,7 +67,7 @@ def prepare(
 def print_datasets() -> None:
     from bundle.cohorts.adapters import ADAPTERS
 
-    head = ("name", "organs", "cases", "registration", "licence", "where to get it")
+    head = ("name", "organs", "cases", "registration", "license", "where to get it")
     rows = [head, *(row_of(adapter) for adapter in ADAPTERS.values())]
     print_table(rows)
 

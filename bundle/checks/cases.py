@@ -40,7 +40,7 @@ VERSION = 1  # of the checks: remembered results of another version are not used
 
 ENOUGH = (1000, 20)  # voxels, and different values among them, that identify a scan
 
-Picture = Callable[[Scan, NDArray[np.uint8] | None, SliceCounts | None, Vocabulary], bytes]
+Painter = Callable[[Scan, NDArray[np.uint8] | None, SliceCounts | None, Vocabulary], bytes]
 
 
 # --- All cases -------------------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def check_cohorts(
 def examine_cases(
     cases: Sequence[Case],
     vocabulary: Vocabulary = WHOLE_VOCABULARY,
-    picture: Picture | None = None,
+    picture: Painter | None = None,
     remembered: str | Path | None = None,
     workers: int | None = None,
     progress: bool = True,
@@ -134,7 +134,7 @@ def case_key(case: Case, vocabulary: Vocabulary) -> str:
 
 
 # --- One case --------------------------------------------------------------------------------------------------------
-def examine_case(case: Case, vocabulary: Vocabulary = WHOLE_VOCABULARY, picture: Picture | None = None) -> CaseCheck:
+def examine_case(case: Case, vocabulary: Vocabulary = WHOLE_VOCABULARY, picture: Painter | None = None) -> CaseCheck:
     """Read a case and examine it; what cannot be read is a finding too."""
     check = CaseCheck(case["cohort"], case["case"], case["section"], case["image"])
     try:
@@ -144,7 +144,7 @@ def examine_case(case: Case, vocabulary: Vocabulary = WHOLE_VOCABULARY, picture:
     return check
 
 
-def examine(case: Case, check: CaseCheck, vocabulary: Vocabulary, picture: Picture | None) -> None:
+def examine(case: Case, check: CaseCheck, vocabulary: Vocabulary, picture: Painter | None) -> None:
     """Read the files of a case, and write into ``check`` what they show."""
     check_files(case)
     image = read_scan(case["image"])

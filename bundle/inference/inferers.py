@@ -261,12 +261,12 @@ class ViewInferer(SlabInferer):
 
     def fused(self, image: Tensor, networks: Sequence[nn.Module]) -> Slabs:
         sums: TiledSum | None = None
-        airy = 0  # views that found nothing but air: they have one channel
+        only_air = 0  # views that found nothing but air: they have one channel
         for view, network in zip(self.views, networks, strict=True):
             axis, slabs = view.slabs(image, network)
             for start, planes in slabs:
                 if planes.shape[1] == 1:
-                    airy += 1
+                    only_air += 1
                     break
                 if sums is None:
                     sums = TiledSum(image.shape, planes.shape[1], DiskBuffers())
@@ -276,7 +276,7 @@ class ViewInferer(SlabInferer):
             return
         # Across the last axis: label maps are written in that order.
         for start, planes in sums.slabs(2):
-            planes[:, BACKGROUND] += airy
+            planes[:, BACKGROUND] += only_air
             yield start, planes.div_(len(networks))
 
 

@@ -19,7 +19,12 @@ def resized(size: int, scale: float) -> int:
 
 
 def resize(values: Tensor, to: float | Sequence[int], labels: bool = False) -> Tensor:
-    """Resize B×C×spatial by a factor, or to a shape; labels take the value of the nearest voxel."""
+    """Resize B×C×spatial by a factor, or to a shape; labels take the value of the nearest voxel.
+
+    >>> import torch
+    >>> resize(torch.zeros(1, 1, 64, 48), 0.75).shape
+    torch.Size([1, 1, 64, 32])
+    """
     shape = [resized(n, to) for n in values.shape[2:]] if isinstance(to, float) else list(to)
     if shape == list(values.shape[2:]):
         return values

@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""Weights, and beside them a small config that tells inference what the model is: `model.json`.
+"""Weights, and beside them a small config that says to inference what the model is: `model.json`.
 
 The config is an overlay on configs/inference.yaml. With it nobody has to remember what a model was trained with.
 """
@@ -30,7 +30,7 @@ def record_model(directory: str | Path, vocabulary: Vocabulary, **values: Any) -
 
     Args:
         directory: folder of the weights.
-        vocabulary: the organs: numbers alone do not tell which organ is which.
+        vocabulary: the organs: numbers alone do not say which organ is which.
         values: further ids of the config.
     """
     record = {"organs": vocabulary.names, **values}

@@ -93,7 +93,7 @@ class Backbone(ResNet):
 class Pyramid(nn.Module):
     """Atrous spatial pyramid pooling: one place seen at four scales, and the whole window's mean.
 
-    The mean is normalised over groups of its channels, not over the batch as in the paper: it has one value per channel
+    The mean is normalized over groups of its channels, not over the batch as in the paper: it has one value per channel
     and sample, and the variance of a batch of one would be that of a single number (PyTorch refuses it). GroupNorm has
     as many parameters and works alike for every batch, in training and after it.
     """
@@ -120,7 +120,7 @@ class Pyramid(nn.Module):
 class DeepLabV3Plus(nn.Module):
     """DeepLabV3+: a dilated ResNet, atrous spatial pyramid pooling, and a decoder with features of stride 4.
 
-    Every input channel is shown to the backbone as a gray picture: three equal channels, normalised with ImageNet's
+    Every input channel is shown to the backbone as a gray picture: three equal channels, normalized with ImageNet's
     means and standard deviations as its weights expect. With n input channels the first convolution therefore has 3n,
     and takes ImageNet's weights divided by n: where all channels are the same slice, its output is that of the original
     weights for the slice as a gray picture, exactly, at the border too. (Folding the three into one would need a bias,
@@ -172,7 +172,7 @@ class DeepLabV3Plus(nn.Module):
         self.register_buffer("scale", (white - black) * std, persistent=False)
 
     def gray_pictures(self, x: Tensor) -> Tensor:
-        """B×n×H×W to B×3n×H×W, normalised."""
+        """B×n×H×W to B×3n×H×W, normalized."""
         return ((x.unsqueeze(2) - self.offset) / self.scale).flatten(1, 2)
 
     def forward(self, x: Tensor) -> Tensor:

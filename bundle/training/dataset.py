@@ -246,9 +246,9 @@ class PatchDataset(PersistentDataset):
     def choose_region(self, index: int, partial: bool, rng: np.random.Generator) -> Region:
         volume, occupied = self.volume(index), self.occupied(index, partial)
         shape = volume["image"].shape[1:]
-        # Always drawn, so that the rate changes which patches are centred and nothing else.
-        centred = rng.random() < self.patches.organ_rate
-        if partial or not centred:
+        # Always drawn, so that the rate changes which patches are centered and nothing else.
+        centered = rng.random() < self.patches.organ_rate
+        if partial or not centered:
             return self.patches.draw(shape, rng, occupied)
         present = [voxels for voxels in volume["label_cls_indices"][1:] if len(voxels)]
         if not present:

@@ -57,7 +57,7 @@ class MeasuredCase:
         full: whether every organ of the vocabulary is annotated.
         proportions: share of each annotated organ; of a full case the background's too, and they add up to 1.
         extent_mm: its field of view from right to left, back to front, foot to head.
-        volume_l: its field of view in litres.
+        volume_l: its field of view in liters.
         cut: annotated organs that reach a side of the scan.
         voxels: voxels of the network's grid, padding included.
     """

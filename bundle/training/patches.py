@@ -48,10 +48,10 @@ class Patches:
     Args:
         size: voxels per axis; an axis of size 1 is dropped, which makes slices for a 2D network. -1 is the whole axis.
         margin: voxels read around the patch and cut off after augmentation, so that a rotation needs no padding.
-        organ_rate: share of the draws in *fully labelled* cases that are centred on a voxel of a random organ. Draws
+        organ_rate: share of the draws in *fully labelled* cases that are centered on a voxel of a random organ. Draws
             in partially labelled cases are never: the prior is about them.
         empty_rate: how often a slice without any organ is drawn, compared with one that shows one. In partially
-            labelled cases the completed labels tell: both kinds of cases are on one footing.
+            labelled cases the completed labels decide: both kinds of cases are on one footing.
         context: slices on either side that are further channels of the image.
     """
 
@@ -117,7 +117,7 @@ class Patches:
     def coverage(self, shape: Sequence[int], occupied: NDArray[np.bool_] | None = None) -> list[NDArray[np.float64]]:
         """Per axis how often a draw covers each voxel; sums to 1. The product over the axes is the voxel's.
 
-        A voxel at the rim of the volume is covered by fewer positions than one in the middle. ``occupied`` tells which
+        A voxel at the rim of the volume is covered by fewer positions than one in the middle. ``occupied`` says which
         slices show an organ, where empty ones come less often.
         """
         weights = []

@@ -48,6 +48,10 @@ def label_proportions(label: NDArray[Any], weights: Weights, channels: int) -> N
         label: X×Y×Z label map; unknown and ignored voxels count in the whole, but in no channel's share.
         weights: per axis the coverage (see `Patches.coverage`).
         channels: number of channels, background included.
+
+    >>> label = np.array([[[0, 1], [1, 1]]])
+    >>> label_proportions(label, [np.ones(1), np.full(2, 0.5), np.full(2, 0.5)], channels=3).tolist()
+    [0.25, 0.75, 0.0]
     """
     # One axis at a time: the product of the weights is never built for the whole volume.
     counts = np.zeros(channels)
@@ -198,6 +202,12 @@ def doubt_shares(prior: Prior, cohort: str, shares: Mapping[str, float]) -> list
         prior: q and its spread.
         cohort: name of the cohort.
         shares: the proportion of each organ that its annotators marked.
+
+    >>> prior = Prior(["background", "liver"], [0.9, 0.1], [0.02, 0.02], ["a", "b"], {})
+    >>> doubt_shares(prior, "livers", {"liver": 0.12})
+    []
+    >>> len(doubt_shares(prior, "livers", {"liver": 0.3}))
+    1
     """
     q = dict(zip(prior.names, zip(prior.proportions, prior.spread, strict=True), strict=True))
     doubts = []

@@ -45,6 +45,10 @@ def complete_labels(
         annotated: channels of the label set.
         confidence: a voxel whose best class has a smaller share of the probability that is left stays unknown.
         factors: of the channels' probabilities before the decision (C).
+
+    >>> scores = torch.tensor([[0.2, 0.5], [0.7, 0.1], [0.1, 0.4]])  # background, spleen, liver in two voxels
+    >>> complete_labels(scores, torch.tensor([UNKNOWN, UNKNOWN]), annotated=[1]).tolist()  # no spleen was marked
+    [0, 0]
     """
     if factors is not None:
         weights = torch.as_tensor(np.asarray(factors)[: len(scores)], dtype=scores.dtype)
@@ -140,7 +144,7 @@ def complete_case(
 
 
 class SliceShares:
-    """p̄ of a case, slab by slab. Where empty slices are drawn less often, only the whole label map tells which are.
+    """p̄ of a case, slab by slab. Where empty slices are drawn less often, only the whole label map shows which are.
 
     Args:
         patches: how patches are cut.

@@ -87,3 +87,15 @@ def test_rooms_without_torch(room: str) -> None:
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_no_module_is_longer_than_400_lines(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 400
+
+
+def test_a_name_means_one_thing() -> None:
+    """Classes and type aliases have different names across the rooms and the commands."""
+    places: dict[str, set[str]] = {}
+    for path in [*MODULES, *sorted((ROOT / "scripts").rglob("*.py"))]:
+        for node in ast.parse(path.read_text()).body:
+            target = node.targets[0] if isinstance(node, ast.Assign) else None
+            name = node.name if isinstance(node, ast.ClassDef) else target.id if isinstance(target, ast.Name) else ""
+            if name and not name.isupper() and name[0].isupper():
+                places.setdefault(name, set()).add(name_of(path))
+    assert not {name: found for name, found in places.items() if len(found) > 1}
