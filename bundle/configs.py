@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bundle.errors import InputError
-from bundle.files import whole_file
+from bundle.files import write_json
 from bundle.values import VALUES
 
 if TYPE_CHECKING:
@@ -153,8 +153,7 @@ def write_config(path: str | Path) -> None:
         "versions": {name: installed(name) for name in VERSIONS},
         "config": config.raw,
     }
-    with whole_file(path) as unfinished:
-        unfinished.write_text(json_text(record))
+    write_json(path, record, default=str)
 
 
 def installed(package: str) -> str | None:
@@ -162,9 +161,3 @@ def installed(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def json_text(record: Mapping[str, Any]) -> str:
-    import json
-
-    return json.dumps(record, indent=2, default=str) + "\n"

@@ -6,7 +6,6 @@ What takes long to import is imported when the check runs, so that its help is q
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bundle.errors import EXIT_CODE, InputError
-from bundle.files import whole_file
+from bundle.files import write_json
 from bundle.organs import Vocabulary
 from scripts.common import check_writable
 
@@ -97,8 +96,7 @@ def write_record(path: Path, checks: Sequence[CaseCheck], errors: int, warnings:
     from bundle.checks.results import as_json
 
     record = {"errors": errors, "warnings": warnings, "cases": [as_json(one) for one in checks]}
-    with whole_file(path) as unfinished:
-        unfinished.write_text(json.dumps(record, indent=2) + "\n")
+    write_json(path, record)
 
 
 def print_findings(checks: Sequence[CaseCheck]) -> None:

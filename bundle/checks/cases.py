@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import glob
 import hashlib
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,6 +26,7 @@ from bundle.checks.rules import HISTOGRAM, NO_HU, Finding, odd_grid, odd_header,
 from bundle.cohorts.datalists import SECTIONS, Case, load_cases
 from bundle.cohorts.labels import LabelValues
 from bundle.errors import InputError
+from bundle.files import fingerprint_files
 from bundle.organs import WHOLE_VOCABULARY, Vocabulary
 from bundle.processes import run_all
 from bundle.scans.grids import check_grid
@@ -121,16 +121,13 @@ def examine_cases(
 
 def case_key(case: Case, vocabulary: Vocabulary) -> str:
     """Changes when the case's files, its label set or the checks do."""
-    facts: list[Any] = [
-        VERSION,
-        vocabulary.names,
-        {key: str(value) for key, value in sorted(case.items()) if key != "fold"},
-    ]
-    for path in (Path(case[key]) for key in ("image", "label") if key in case):
+    entry = {key: str(value) for key, value in sorted(case.items()) if key != "fold"}
+    files: list[Path] = []
+    for path in (Path(case["image"]), *([Path(case["label"])] if "label" in case else [])):
         # a header may have its voxels in a file beside it
-        files = sorted(path.rglob("*") if path.is_dir() else path.parent.glob(f"{glob.escape(path.stem)}.*"))
-        facts += [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+        found = path.rglob("*") if path.is_dir() else path.parent.glob(f"{glob.escape(path.stem)}.*")
+        files += sorted(file for file in found if file.is_file())
+    return fingerprint_files(files, VERSION, vocabulary.names, entry, length=64)
 
 
 # --- One case --------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any, NotRequired, TypedDict
 
 from bundle.cohorts.labels import check_spelling, declared_organs, map_values, names_by_value
 from bundle.errors import InputError
-from bundle.files import whole_file
+from bundle.files import write_json
 from bundle.organs import WHOLE_VOCABULARY, Vocabulary, find_organ
 from bundle.scans.finding import scan_name
 
@@ -302,5 +302,4 @@ def write_datalist(
         "training": list(entries.get("training", ())),
         "test": list(entries.get("test", ())),
     }
-    with whole_file(path) as unfinished:
-        unfinished.write_text(json.dumps(datalist, indent=2) + "\n")
+    write_json(path, datalist)

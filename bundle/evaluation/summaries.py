@@ -21,7 +21,7 @@ from bundle.evaluation.score_files import (
     write_score_file,
 )
 from bundle.evaluation.tables import Table, number
-from bundle.files import whole_file
+from bundle.files import write_json
 from bundle.organs import Vocabulary
 
 __all__ = ["format_table", "read_scores", "summarize", "summary_table", "write_scores"]
@@ -82,8 +82,7 @@ def format_table(summary: Mapping[str, Any]) -> str:
 def write_scores(folder: str | Path, rows: Sequence[Row], summary: Mapping[str, Any]) -> None:
     """`scores.csv`, whose columns are those of the rows, and `scores.json`."""
     write_score_file(Path(folder) / "scores.csv", scores_of(rows, list(rows[0]) if rows else SCORE_COLUMNS))
-    with whole_file(Path(folder) / "scores.json") as unfinished:
-        unfinished.write_text(json.dumps(summary, indent=2) + "\n")
+    write_json(Path(folder) / "scores.json", summary)
 
 
 def read_scores(directory: str | Path) -> tuple[list[Row], dict[str, Any]]:

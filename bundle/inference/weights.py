@@ -16,7 +16,7 @@ from torch import nn
 
 from bundle.configs import RunningConfig
 from bundle.errors import InputError
-from bundle.files import whole_file
+from bundle.files import write_json
 from bundle.organs import WHOLE_VOCABULARY, Vocabulary
 
 __all__ = ["MODEL_CONFIG", "load_weights", "read_model_config", "record_model"]
@@ -37,8 +37,7 @@ def record_model(directory: str | Path, vocabulary: Vocabulary, **values: Any) -
     config = RunningConfig.find()
     if config is not None:  # the network as the config declares it; what is instantiated no longer shows that
         record["network_def"] = without_pretrained(config.section("network_def"))
-    with whole_file(Path(directory) / MODEL_CONFIG) as unfinished:
-        unfinished.write_text(json.dumps(record, indent=2) + "\n")
+    write_json(Path(directory) / MODEL_CONFIG, record)
 
 
 def without_pretrained(network_def: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.files import whole_file
+from bundle.files import write_json
 from bundle.organs import BACKGROUND, Vocabulary
 
 __all__ = [
@@ -106,5 +105,4 @@ def write_volumes(
 ) -> None:
     """Write volumes as JSON: the scan, what ``extra`` adds, the volume of a voxel, and an entry for each organ."""
     record = {"image": str(image), **(extra or {}), **asdict(volumes)}
-    with whole_file(path) as unfinished:
-        unfinished.write_text(json.dumps(record, indent=2) + "\n")
+    write_json(path, record)

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +20,7 @@ from tqdm import tqdm
 
 from bundle.cohorts.datalists import Case
 from bundle.cohorts.selection import is_full
+from bundle.files import fingerprint_files, whole_file
 from bundle.inference.scaling import resize
 from bundle.organs import WHOLE_VOCABULARY, Vocabulary
 from bundle.training.patches import Patches, Region, occupied_slices
@@ -133,11 +132,9 @@ class PatchDataset(PersistentDataset):
 
     def cache_file(self, case: Case) -> Path:
         """Named by what it is made from: a changed file, label set or transform makes a new one."""
-        paths = [os.path.abspath(case[key]) for key in ("image", "label") if key in case]
-        files = [(path, os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
-        source = json.dumps([files, case.get("values"), self.fingerprint], sort_keys=True)
+        paths = [case[key] for key in ("image", "label") if key in case]
         assert self.cache_dir is not None
-        return Path(self.cache_dir) / f"{hashlib.sha256(source.encode()).hexdigest()[:32]}.pt"
+        return Path(self.cache_dir) / f"{fingerprint_files(paths, case.get('values'), self.fingerprint, length=32)}.pt"
 
     def deterministic_transforms(self) -> list[Any]:
         """The transforms that are run once per case."""
@@ -155,10 +152,8 @@ class PatchDataset(PersistentDataset):
             }
             if not self.fits(tensors):
                 return tensors
-            # Written beside its place and moved: several processes may make it, none may see half of it.
-            partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-            torch.save(tensors, partial)
-            os.replace(partial, path)
+            with whole_file(path) as unfinished:  # several processes may make it, none may see half of it
+                torch.save(tensors, unfinished)
         loaded: dict[str, Any] = torch.load(path, weights_only=True, mmap=True)
         return loaded
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from bundle.errors import InputError
-from bundle.files import whole_file
+from bundle.files import write_json
 from bundle.organs import BACKGROUND, Vocabulary
 from bundle.training.dataset import PatchDataset, full_indices
 from bundle.training.patches import Patches
@@ -96,8 +96,7 @@ class Prior:
         return [spread / max(1, len(self.cases)) ** 0.5 for spread in self.spread]
 
     def save(self, path: str | Path) -> None:
-        with whole_file(path) as unfinished:
-            unfinished.write_text(json.dumps(asdict(self), indent=2) + "\n")
+        write_json(path, asdict(self))
 
     @classmethod
     def load(cls, path: str | Path) -> Prior:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from bundle.cohorts.datalists import Case
 from bundle.cohorts.selection import full_cases, largest_vocabulary
 from bundle.errors import InputError
-from bundle.files import whole_file
+from bundle.files import write_json
 from bundle.organs import Vocabulary
 from bundle.training.measuring import Footing, MeasuredCase, measure_cases
 from bundle.training.prior import Prior, apart, doubt_shares, prior_of_cases
@@ -100,8 +99,7 @@ class Survey:
         """Write `prior.json`, which `Prior.load` reads, and `cohorts.json` with all else."""
         self.prior.save(Path(folder) / "prior.json")
         record = {key: value for key, value in asdict(self).items() if key != "prior"}
-        with whole_file(Path(folder) / "cohorts.json") as unfinished:
-            unfinished.write_text(json.dumps(record, indent=2) + "\n")
+        write_json(Path(folder) / "cohorts.json", record)
 
 
 def survey_cohorts(cases: Sequence[Case], vocabulary: Vocabulary, footing: Footing) -> Survey:

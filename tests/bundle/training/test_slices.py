@@ -106,21 +106,23 @@ def test_the_cache_keeps_within_its_limit(tmp_path: Path, caplog: pytest.LogCapt
         path.unlink()
     CountedLoad.calls.clear()
     (tmp_path / "cache" / "model.pt").write_bytes(b"of somebody else")
-    dataset = make_dataset(tmp_path, cases, Patches((8, 10, 1)), limit=2.5 * size / 1e9)
+    dataset = make_dataset(
+        tmp_path, cases, Patches((8, 10, 1)), limit=2.05 * size / 1e9
+    )  # most of so small a file is not voxels
     with caplog.at_level(logging.WARNING):
         dataset.prepare()
     assert "2 of 4 are preprocessed whenever they are drawn" in caplog.text
     for number in range(12):
         assert dataset[Draw(number % 4, (number,))]["image"].shape == (1, 8, 10)
     made = [path for path in (tmp_path / "cache").glob("*.pt") if path.name != "model.pt"]
-    assert sum(path.stat().st_size for path in made) <= 2.5 * size
+    assert sum(path.stat().st_size for path in made) <= 2.05 * size
     assert (tmp_path / "cache" / "model.pt").is_file()
     assert len(dataset.open_volumes) == len(made) == 2
     # those that are kept are read once, the others at every draw, and one of them in preparation
     assert CountedLoad.calls == {"a": 1, "b": 1, "c": 4, "d": 3}
 
 
-# --- Neighbours as channels ------------------------------------------------------------------------------------------
+# --- Neighbors as channels ------------------------------------------------------------------------------------------
 def test_neighbors_are_channels_and_the_ends_are_repeated(tmp_path: Path) -> None:
     dataset = make_dataset(tmp_path, [make_case(tmp_path)], Patches((8, 10, 1), context=2))
     seen = {}
