@@ -71,7 +71,7 @@ def load_all(datasets: Sequence[str], vocabulary: Vocabulary) -> list[Case]:
     files = [str(file) for file in cohort_files(datasets)]
     cases = [case for section in SECTIONS for case in load_cases(".", files, vocabulary, section)]
     if not cases:
-        raise InputError(f"{', '.join(map(str, datasets))}: no case is listed there; see docs/data.md")
+        raise InputError(f"{', '.join(map(str, datasets))}: no case is listed there; see docs/how-to/data.md")
     return cases
 
 
