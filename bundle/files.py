@@ -50,6 +50,12 @@ def write_json(path: str | Path, record: Any, default: Callable[[Any], Any] | No
         path: of the file.
         record: anything that JSON can hold.
         default: what becomes of other objects, for instance ``str`` for paths; they are an error if not given.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_json(f"{folder}/run.json", {"model": Path("model.pt")}, default=str)
+    ...     json.loads(Path(folder, "run.json").read_text())
+    {'model': 'model.pt'}
     """
     # Made before the file is opened: a record that JSON cannot hold leaves no trace.
     write_text(path, json.dumps(record, indent=2, ensure_ascii=False, default=default) + "\n")

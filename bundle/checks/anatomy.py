@@ -55,6 +55,14 @@ def wrong_sides(image: Scan, counts: SliceCounts, case: Case, vocabulary: Vocabu
         counts: voxels of each channel by slice, see `bundle.scans.volumes.count_by_slice`.
         case: for its label file.
         vocabulary: the organs.
+
+    >>> from bundle.scans.volumes import count_by_slice
+    >>> labels = np.zeros((10, 4, 4), np.uint8)
+    >>> labels[1:3], labels[7:9] = 1, 2  # with this affine the first axis runs to the patient's right
+    >>> image = Scan(np.zeros(labels.shape), np.eye(4), "ct.nii.gz")
+    >>> counts, vocabulary = count_by_slice(labels, channels=3), Vocabulary("right kidney,left kidney")
+    >>> [(found.kind, found.error) for found in wrong_sides(image, counts, {"label": "label.nii.gz"}, vocabulary)]
+    [('swapped', True)]
     """
     found = {name: place_of(channel, counts, image.affine) for channel, name in enumerate(vocabulary.names, start=1)}
     places = {name: place for name, place in found.items() if place is not None}
@@ -103,6 +111,12 @@ def off_the_organs(image: Scan, labels: NDArray[np.uint8], case: Case, vocabular
 
     A spleen's label on a mirrored image lies on the liver: with that label alone it is not found. A single organ that
     is patchy by nature (a kidney in an early phase) may fit better elsewhere: that is a warning only.
+
+    >>> voxels, labels = np.full((10, 6, 6), -100), np.zeros((10, 6, 6), np.uint8)
+    >>> voxels[:3], labels[-3:] = 50, 1  # a liver in fat, and its label at the other end
+    >>> image = Scan(voxels, np.eye(4), "ct.nii.gz")
+    >>> [found.kind for found in off_the_organs(image, labels, {"label": "label.nii.gz"}, Vocabulary("liver"))]
+    ['flipped']
     """
     hollow = [channel for channel, name in enumerate(vocabulary.names, start=1) if name in HOLLOW]
     keep = np.arange(256, dtype=np.uint8)

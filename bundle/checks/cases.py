@@ -60,6 +60,11 @@ def check_cases(
 
     Raises:
         InputError: with the first error, in the order of the cases, and the number of others.
+
+    >>> case = {"image": "gone.nii.gz", "case": "a", "cohort": "livers", "section": "training", "labelled": []}
+    >>> check_cases([case], progress=False)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    bundle.errors.InputError: gone.nii.gz: no such file, but the dataset.json of cohort livers lists it as image; ...
     """
     checks = examine_cases(cases, vocabulary, remembered=remembered, progress=progress)
     errors = [finding.message for check in checks for finding in check.errors]
@@ -77,7 +82,16 @@ def check_cohorts(
     vocabulary: Vocabulary = WHOLE_VOCABULARY,
     remembered: str | Path | None = None,
 ) -> None:
-    """`check_cases` for all cases of cohorts, those for testing too: a scan in both would be a leak."""
+    """`check_cases` for all cases of cohorts, those for testing too: a scan in both would be a leak.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     datalist = {"labels": {"1": "liver"}, "training": [], "test": ["gone.nii.gz"]}
+    ...     _ = Path(folder, "dataset.json").write_text(json.dumps(datalist))
+    ...     check_cohorts(folder)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    bundle.errors.InputError: ...gone.nii.gz: no such file, but the dataset.json of cohort ... lists it as image; ...
+    """
     cases = [case for section in SECTIONS for case in load_cases(dataset_dir, cohorts, vocabulary, section)]
     check_cases(cases, vocabulary, remembered)
 
@@ -99,6 +113,12 @@ def examine_cases(
         remembered: a file that keeps results (without thumbnails) of unchanged cases.
         workers: processes; all cores if not given.
         progress: show a bar.
+
+    >>> case = {"image": "gone.nii.gz", "case": "a", "cohort": "livers", "section": "training", "labelled": []}
+    >>> accepted = {**case, "case": "b", "accept": ["unreadable"]}
+    >>> checks = examine_cases([case, accepted], workers=1, progress=False)
+    >>> [(check.case, [finding.kind for finding in check.findings]) for check in checks]
+    [('a', ['unreadable']), ('b', [])]
     """
     memory = read_memory(remembered)
     keys = [case_key(case, vocabulary) for case in cases]
@@ -132,7 +152,18 @@ def case_key(case: Case, vocabulary: Vocabulary) -> str:
 
 # --- One case --------------------------------------------------------------------------------------------------------
 def examine_case(case: Case, vocabulary: Vocabulary = WHOLE_VOCABULARY, picture: Painter | None = None) -> CaseCheck:
-    """Read a case and examine it; what cannot be read is a finding too."""
+    """Read a case and examine it; what cannot be read is a finding too.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from bundle.scans.writing import write_nifti
+    >>> case = {"case": "a", "cohort": "livers", "section": "training", "labelled": ["liver"], "values": {0: 255, 1: 6}}
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, "label.nii.gz")  # stands for the image as well
+    ...     write_nifti(path, np.array([[[0, 1, 7]]], np.int16), np.diag([99.0, 99.0, 99.0, 1.0]))
+    ...     check = examine_case({**case, "image": str(path), "label": str(path)})
+    >>> "holds the value 7, which" in check.errors[-1].message  # the cohort declares 0 and 1 only
+    True
+    """
     check = CaseCheck(case["cohort"], case["case"], case["section"], case["image"])
     try:
         examine(case, check, vocabulary, picture)

@@ -27,6 +27,12 @@ def find_copies(
         cases: all of them.
         checks: what is known about each.
         vocabulary: the organs of the run: cases with all of them annotated may be held out.
+
+    >>> scan = {"cohort": "btcv", "labelled": ["liver"], "fold": None}
+    >>> cases = [{**scan, "patient": "a", "section": "training"}, {**scan, "patient": "b", "section": "test"}]
+    >>> checks = [CaseCheck("btcv", name, "", f"{name}.nii.gz", content="1f") for name in "ab"]  # equal: one scan
+    >>> [(check.image, found.kind, found.error) for check, found in find_copies(cases, checks, Vocabulary("liver"))]
+    [('b.nii.gz', 'copy', True)]
     """
     first: dict[str, tuple[Case, CaseCheck]] = {}
     for case, check in zip(cases, checks, strict=True):

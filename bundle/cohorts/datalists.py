@@ -187,6 +187,14 @@ def read_cohort(path: str | Path, vocabulary: Vocabulary = WHOLE_VOCABULARY, sec
 
     Raises:
         InputError: naming the file and what to do.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> entries = {"training": [{"image": "a.nii.gz", "label": "a_label.nii.gz"}]}
+    >>> with TemporaryDirectory() as folder:
+    ...     write_datalist(Path(folder, "dataset.json"), {}, {0: "background", 1: "liver"}, entries)
+    ...     (case,) = read_cohort(Path(folder, "dataset.json"), Vocabulary("spleen,liver"))
+    >>> case["case"], case["labelled"], case["values"]  # where no liver is marked a spleen may be: unknown, 255
+    ('a', ['liver'], {0: 255, 1: 2})
     """
     path = Path(path)
     datalist = read_datalist(path)
@@ -267,6 +275,14 @@ def load_cases(
         cohorts: names of cohorts (folders, or paths of dataset.json files); None takes all there are.
         vocabulary: the organs of the run.
         section: section of the datalists.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     for cohort in ("livers", "spleens"):
+    ...         path, entries = Path(folder, cohort, "dataset.json"), {"test": [{"image": "a.nii.gz"}]}
+    ...         write_datalist(path, {}, {0: "background"}, entries)
+    ...     [(case["cohort"], case["case"]) for case in load_cases(folder, "livers", section="test")]
+    [('livers', 'a')]
     """
     cases = [case for path in find_cohorts(dataset_dir, cohorts) for case in read_cohort(path, vocabulary, section)]
     seen: dict[tuple[str, str], str] = {}
@@ -292,6 +308,14 @@ def write_datalist(
         about: the dataset's name and what else there is to say about it.
         labels: what each value of the label maps means.
         entries: the cases of `training` and `test`.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path, entries = Path(folder, "dataset.json"), {"training": [{"image": "a.nii.gz"}]}
+    ...     write_datalist(path, {"name": "Livers"}, {0: "background", 1: "liver"}, entries)
+    ...     datalist = json.loads(path.read_text())
+    >>> datalist["labels"], datalist["numTraining"], datalist["test"]
+    ({'0': 'background', '1': 'liver'}, 1, [])
     """
     datalist = {
         **about,

@@ -119,6 +119,18 @@ def training_cases(
 
     Raises:
         InputError: when a case cannot be used, or none is fully labelled.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from bundle.cohorts.datalists import write_datalist
+    >>> entries, organs = {"training": [{"image": "a.nii.gz", "label": "l.nii.gz"}]}, Vocabulary("liver,spleen")
+    >>> with TemporaryDirectory() as folder:
+    ...     for cohort, labels in {"both": {1: "liver", 2: "spleen"}, "livers": {1: "liver"}}.items():
+    ...         write_datalist(Path(folder, cohort, "dataset.json"), {}, labels, entries)
+    ...     for supervision in ("full", "semi", "pann"):
+    ...         [case["labelled"] for case in training_cases(folder, None, organs, supervision)]
+    [['liver', 'spleen']]
+    [['liver', 'spleen'], []]
+    [['liver', 'spleen'], ['liver']]
     """
     if supervision not in SUPERVISIONS:
         raise InputError(f'supervision: expected one of {", ".join(SUPERVISIONS)}, found "{supervision}"')
@@ -171,6 +183,14 @@ def evaluation_cases(
 
     Raises:
         InputError: when there is none, or when two of them would be saved under one name.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from bundle.cohorts.datalists import write_datalist
+    >>> entries = [{"image": "a.nii.gz", "label": "a_label.nii.gz"}, {"image": "b.nii.gz"}]
+    >>> with TemporaryDirectory() as folder:
+    ...     write_datalist(Path(folder, "dataset.json"), {}, {1: "liver"}, {"test": entries})
+    ...     [case["case"] for case in evaluation_cases(folder, section="test")]  # b has no label map to score against
+    ['a']
     """
     if section == "fold":
         cases = validation_cases(dataset_dir, cohorts, vocabulary, fold)
@@ -195,6 +215,15 @@ def validation_cases(
     vocabulary: Vocabulary = WHOLE_VOCABULARY,
     fold: int | None = None,
 ) -> list[Case]:
-    """The fully labelled cases of the fold."""
+    """The fully labelled cases of the fold.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from bundle.cohorts.datalists import write_datalist
+    >>> entries = [{"image": f"{n}.nii.gz", "label": f"l{n}.nii.gz", "fold": n % 2} for n in range(4)]
+    >>> with TemporaryDirectory() as folder:
+    ...     write_datalist(Path(folder, "dataset.json"), {}, {1: "liver"}, {"training": entries})
+    ...     [case["case"] for case in validation_cases(folder, None, Vocabulary("liver"), fold=1)]
+    ['1', '3']
+    """
     full = full_cases(load_cases(dataset_dir, cohorts, vocabulary), vocabulary)
     return [case for case, out in zip(full, held_out(full, fold), strict=True) if out]

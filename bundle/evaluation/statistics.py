@@ -70,7 +70,15 @@ def read_table(path: str | Path) -> pd.DataFrame:
 
 
 def cell(scores: pd.DataFrame, network: str, selection: str) -> pd.DataFrame:
-    """The rows of one cell of the comparison: a network trained on a selection of cohorts."""
+    """The rows of one cell of the comparison: a network trained on a selection of cohorts.
+
+    Example:
+        >>> scores = pd.DataFrame({
+        ...     "network": ["unet", "unet", "deeplab"], "selection": ["all", "livers", "all"], "dice": [0.5, 0.75, 1.0],
+        ... })
+        >>> cell(scores, "unet", "all")["dice"].tolist()
+        [0.5]
+    """
     return scores[(scores["network"] == network) & (scores["selection"] == selection)]
 
 

@@ -80,7 +80,16 @@ def format_table(summary: Mapping[str, Any]) -> str:
 
 
 def write_scores(folder: str | Path, rows: Sequence[Row], summary: Mapping[str, Any]) -> None:
-    """`scores.csv`, whose columns are those of the rows, and `scores.json`."""
+    """`scores.csv`, whose columns are those of the rows, and `scores.json`.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> row = {"cohort": "test", "case": "a", "organ": "liver", "status": "missed", "dice": 0.0, "hausdorff": None}
+        >>> with TemporaryDirectory() as folder:
+        ...     write_scores(folder, [row], {"cases": 1})
+        ...     Path(folder, "scores.csv").read_text().splitlines()[1]  # what is not known is an empty field
+        'test,a,liver,missed,0.0,'
+    """
     write_score_file(Path(folder) / "scores.csv", scores_of(rows, list(rows[0]) if rows else SCORE_COLUMNS))
     write_json(Path(folder) / "scores.json", summary)
 

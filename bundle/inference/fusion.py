@@ -27,7 +27,11 @@ def tile_counts(shape: Sequence[int], edge: int) -> list[int]:
 
 
 def tiled_bytes(shape: Sequence[int], channels: int, edge: int = EDGE) -> int:
-    """Size of a `TiledSum`'s file; tiles at the volume's far sides reach beyond it."""
+    """Size of a `TiledSum`'s file; tiles at the volume's far sides reach beyond it.
+
+    >>> tiled_bytes((10, 8, 8), channels=3, edge=8)  # 2 tiles of 8×8×8 voxels, 3 channels, 4 bytes each
+    12288
+    """
     return 4 * channels * edge**3 * math.prod(tile_counts(shape, edge))
 
 

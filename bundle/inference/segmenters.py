@@ -117,6 +117,10 @@ def load_segmenter(
 
     Raises:
         InputError: when weights cannot be loaded, or models do not go together.
+
+    >>> load_segmenter("models/gone.pt", "configs/inference.yaml")
+    Traceback (most recent call last):
+    bundle.errors.InputError: models/gone.pt: no such weights; train first, or give the path of a checkpoint as --model
     """
     paths = weight_files(model)
     for path in paths:

@@ -76,6 +76,14 @@ def load_weights(network: nn.Module, path: str | Path, vocabulary: Vocabulary = 
 
     Raises:
         InputError: when the file is missing, or belongs to another network or to other organs.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     torch.save(nn.Linear(2, 2).state_dict(), f"{folder}/model.pt")
+    ...     record_model(folder, Vocabulary("liver"))
+    ...     load_weights(nn.Linear(2, 2), f"{folder}/model.pt", Vocabulary("spleen"))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    bundle.errors.InputError: ...model.pt: the model was trained for the organs ['liver']; give them as --organs ...
     """
     path = Path(path)
     if not path.is_file():

@@ -200,13 +200,21 @@ class Zone:
 
 
 def background_slabs(start: int, end: int, channels: int, shape: Sequence[int]) -> Slabs:
-    """Planes without any organ from ``start`` to ``end``."""
+    """Planes without any organ from ``start`` to ``end``.
+
+    >>> [(first, tuple(planes.shape)) for first, planes in background_slabs(4, 15, channels=3, shape=(5, 6))]
+    [(4, (8, 3, 5, 6)), (12, (3, 3, 5, 6))]
+    """
     for first in range(start, end, PLANES):
         yield first, only_background(min(PLANES, end - first), channels, shape)
 
 
 def only_background(count: int, channels: int, shape: Sequence[int]) -> Tensor:
-    """Planes without any organ, N×C×U×V, that take no memory."""
+    """Planes without any organ, N×C×U×V, that take no memory.
+
+    >>> only_background(2, channels=3, shape=(1, 1)).flatten(1).tolist()
+    [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
+    """
     plane = torch.zeros(1, channels, 1, 1)
     plane[:, BACKGROUND] = 1
     return plane.expand(count, channels, *shape)
@@ -239,6 +247,12 @@ def probability_slabs(
         wanted: which windows to evaluate; None evaluates all.
         batch: windows evaluated together.
         progress: text before a progress bar; empty for none.
+
+    >>> image = torch.tensor([0.0, 0.0, 0.0, 0.0, 2.0, 2.0]).expand(1, 4, 4, 6)
+    >>> windows = Windows((4, 4, 6), (4, 4, 4), overlap=0.5, mode="constant")
+    >>> slabs = probability_slabs(image, lambda window: torch.cat([torch.ones_like(window), window], 1), windows)
+    >>> torch.cat([planes for _, planes in slabs]).argmax(1)[:, 0, 0].tolist()  # 2.0 wins against the background's 1.0
+    [0, 0, 0, 0, 1, 1]
     """
     layers = [[index for index in layer if wanted is None or wanted(index)] for layer in windows.layers()]
     indices = [index for layer in layers for index in layer]

@@ -40,6 +40,12 @@ def draw_thumbnail(
         labels: X×Y×Z, channels of the vocabulary; None for the CT alone.
         counts: of the labels, from `count_by_slice`.
         vocabulary: the organs.
+
+    Example:
+        >>> from matplotlib.image import imread
+        >>> image = Scan(np.zeros((30, 30, 30)), np.eye(4), Path("ct.nii.gz"))
+        >>> imread(io.BytesIO(draw_thumbnail(image, None, None, Vocabulary("liver")))).shape[:2]  # 150 + 4 + 150 wide
+        (150, 304)
     """
     from matplotlib.image import imsave
 

@@ -81,7 +81,14 @@ def legend_line(color: Any, label: str, **style: Any) -> Line2D:
 
 
 def add_legend(figure: Figure, handles: Sequence[Artist], columns: int = 7, size: float = 9) -> None:
-    """One legend below all axes, with at most so many ``columns``."""
+    """One legend below all axes, with at most so many ``columns``.
+
+    Example:
+        >>> figure, _ = grid_of_axes(1, columns=1, width=2.0, height=1.5)
+        >>> add_legend(figure, [legend_line(GOLD, "q"), legend_line(GRAY, "pann")])
+        >>> [text.get_text() for text in figure.legends[0].get_texts()]
+        ['q', 'pann']
+    """
     ncols = even_columns(max(len(handles), 1), columns)
     figure.legend(handles=list(handles), loc="outside lower center", ncols=ncols, frameon=False, fontsize=size)
 

@@ -39,7 +39,14 @@ class Picture:
 
 
 def draw_picture(figure: Figure, caption: str, path: str | Path | None = None) -> Picture:
-    """A figure as a picture of a page; ``path`` keeps the PNG as a file of its own too."""
+    """A figure as a picture of a page; ``path`` keeps the PNG as a file of its own too.
+
+    Example:
+        >>> from matplotlib.figure import Figure
+        >>> picture = draw_picture(Figure(figsize=(1, 1)), "Nothing yet.")
+        >>> picture.png[1:4], picture.caption
+        (b'PNG', 'Nothing yet.')
+    """
     png = io.BytesIO()
     figure.savefig(png, format="png", dpi=DPI, bbox_inches="tight")
     if path is not None:

@@ -74,6 +74,13 @@ def draw_slice(axis: Axes, image: NDArray[Any], label: NDArray[Any] | None, aspe
         label: X×Y, channels of the vocabulary; None for the CT alone.
         aspect: a voxel's height divided by its width.
         organs: the vocabulary.
+
+    Example:
+        >>> figure, (axis,) = grid_of_axes(1, columns=1, width=2.0, height=2.0)
+        >>> image = np.array([[0, 0, 0], [0, 0, 100]])  # the brightest voxel lies right and in front
+        >>> draw_slice(axis, image, None, 1.0, Vocabulary("liver"))
+        >>> axis.images[0].get_array().tolist()  # so it is shown on the left, at the top
+        [[100, 0], [0, 0], [0, 0]]
     """
     low, high = WINDOW
     axis.imshow(image[::-1, ::-1].T, cmap="gray", vmin=low, vmax=high, aspect=aspect, interpolation="nearest")
@@ -96,6 +103,17 @@ def plot_slices(
         cases: name and image of each case.
         columns: heading and label maps, one per case; the first column is the truth and chooses the slice.
         vocabulary: the organs.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> labels = np.zeros((8, 8, 4), np.uint8)
+        >>> labels[2:5, 2:5, 1:3] = 1
+        >>> with TemporaryDirectory() as folder:
+        ...     path = f"{folder}/a.nii.gz"  # stands for the image as well
+        ...     nib.save(nib.Nifti1Image(labels, np.eye(4)), path)
+        ...     figure = plot_slices([("a", path)], {"truth": [path]}, Vocabulary("liver"))
+        >>> [axis.get_title() for axis in figure.axes]
+        ['CT', 'truth']
     """
     heads = ["CT", *columns]
     figure, axes = grid_of_axes(len(cases) * len(heads), len(heads), 2.9, 2.75)

@@ -72,7 +72,14 @@ def count_by_slice(labels: NDArray[np.uint8], channels: int) -> SliceCounts:
 
 
 def sum_volumes(counts: SliceCounts, affine: NDArray[np.float64], vocabulary: Vocabulary) -> Volumes:
-    """`measure_volumes` of a label map whose voxels are counted."""
+    """`measure_volumes` of a label map whose voxels are counted.
+
+    >>> labels = np.zeros((10, 10, 10), np.uint8)
+    >>> labels[:2, 2:4, 2:4] = 1  # at the first side of the scan
+    >>> volumes = sum_volumes(count_by_slice(labels, channels=2), np.diag([5.0, 5.0, 10.0, 1.0]), Vocabulary("liver"))
+    >>> round(volumes.voxel_volume_mm3, 6), volumes.organs["liver"].voxels, volumes.organs["liver"].touches_border
+    (250.0, 8, True)
+    """
     voxel = float(abs(np.linalg.det(affine[:3, :3])))
     voxels = counts[0].sum(0)
     border = np.any([count[[0, -1]].any(0) for count in counts], axis=0)  # the six faces of the scan
@@ -103,6 +110,15 @@ def measure_volumes(labels: NDArray[np.uint8], affine: NDArray[np.float64], voca
 def write_volumes(
     path: str | Path, image: str | Path, volumes: Volumes, extra: Mapping[str, Any] | None = None
 ) -> None:
-    """Write volumes as JSON: the scan, what ``extra`` adds, the volume of a voxel, and an entry for each organ."""
+    """Write volumes as JSON: the scan, what ``extra`` adds, the volume of a voxel, and an entry for each organ.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> volumes = measure_volumes(np.ones((2, 2, 2), np.uint8), np.eye(4), Vocabulary("liver"))
+    >>> with TemporaryDirectory() as folder:
+    ...     write_volumes(f"{folder}/volumes.json", "ct.nii.gz", volumes, {"version": "1.0"})
+    ...     record = json.loads(Path(folder, "volumes.json").read_text())
+    >>> record["image"], record["version"], record["organs"]["liver"]["voxels"]
+    ('ct.nii.gz', '1.0', 8)
+    """
     record = {"image": str(image), **(extra or {}), **asdict(volumes)}
     write_json(path, record)

@@ -35,6 +35,13 @@ def write_nifti(path: Path, voxels: NDArray[Any], affine: NDArray[np.float64]) -
         path: ends with `.nii.gz` or `.nii`.
         voxels: of any type that NIfTI has.
         affine: voxel to RAS in mm.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_nifti(Path(folder, "ct.nii.gz"), np.zeros((4, 4, 2), np.int16), np.diag([0.5, 0.5, 5.0, 1.0]))
+    ...     image = nib.load(Path(folder, "ct.nii.gz"))
+    >>> image.shape, image.affine.diagonal().tolist(), str(image.get_data_dtype())
+    ((4, 4, 2), [0.5, 0.5, 5.0, 1.0], 'int16')
     """
     image = nib.Nifti1Image(voxels, affine)
     image.header.set_xyzt_units("mm")
@@ -74,6 +81,13 @@ def write_label_map(
         labels: X×Y×Z; written as they are. The writer is fastest on Fortran order, the one of the file.
         affine: voxel to RAS in mm.
         vocabulary: the organs; organ ``i`` has value ``i + 1``.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_label_map(f"{folder}/organs.nii.gz", np.ones((2, 2, 2), np.uint8), np.eye(4), Vocabulary("liver"))
+    ...     (names,) = nib.load(f"{folder}/organs.nii.gz").header.extensions
+    >>> b'<Label Key="1"' in names.get_content(), b">liver</Label>" in names.get_content()
+    (True, True)
     """
     path = Path(path)
     if not path.name.endswith((".nii.gz", ".nii")):

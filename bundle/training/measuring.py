@@ -179,7 +179,18 @@ def image_grid(path: str) -> tuple[tuple[int, ...], NDArray[np.float64]]:
 
 
 def measure_case(case: Case, vocabulary: Vocabulary, footing: Footing) -> MeasuredCase:
-    """Proportions and field of view of a case; of one without a label map the field of view only."""
+    """Proportions and field of view of a case; of one without a label map the field of view only.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> labels, case = np.zeros((8, 8, 8), np.uint8), {"case": "a", "cohort": "livers", "labelled": ["liver"]}
+    >>> labels[:2] = 1  # a quarter of the scan, at its first side
+    >>> with TemporaryDirectory() as folder:
+    ...     case |= {"label": f"{folder}/label.nii.gz", "values": {0: 255, 1: 1}}
+    ...     nib.save(nib.Nifti1Image(labels, np.diag([2.0, 2.0, 2.0, 1.0])), case["label"])
+    ...     shown = measure_case(case, Vocabulary("liver,spleen"), Footing(Patches((8, 8, 8)), (2.0, 2.0, 2.0)))
+    >>> shown.proportions, shown.cut, shown.extent_mm
+    ({'liver': 0.25}, ('liver',), (16.0, 16.0, 16.0))
+    """
     label = read_label_map(case["label"]) if "label" in case else None
     shape, affine = image_grid(case["image"]) if label is None else (label.voxels.shape, label.affine)
     grid = ScanGrid.spaced(shape, affine, footing.pixdim)

@@ -223,7 +223,11 @@ def doubt_shares(prior: Prior, cohort: str, shares: Mapping[str, float]) -> list
 
 
 def apart(a: float, b: float, factor: float) -> bool:
-    """Whether two sizes differ by more than a factor."""
+    """Whether two sizes differ by more than a factor.
+
+    >>> apart(0.25, 1.0, factor=2), apart(1.0, 0.5, factor=2)
+    (True, False)
+    """
     return max(a, b) > factor * min(a, b)
 
 
@@ -238,6 +242,11 @@ def prior_of_cases(
         cases: names of the cases.
         patches: how patches were cut.
         voxels: of all cases together.
+
+    >>> shares = np.array([[0.75, 0.25], [0.5, 0.5], [0.25, 0.75]])  # of background and liver in three cases
+    >>> prior = prior_of_cases(Vocabulary("liver"), shares, ["a", "b", "c"], Patches((8, 8, 8)), voxels=3 * 512)
+    >>> prior.proportions, prior.spread
+    ([0.5, 0.5], [0.25, 0.25])
     """
     return Prior(
         names=vocabulary.channel_names,

@@ -28,7 +28,15 @@ logger = logging.getLogger(__name__)
 def prepare_partial_batch(
     batch: dict[str, Tensor], device: str | torch.device | None = None, non_blocking: bool = False, **kwargs: Any
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Image, and a target that says which samples are partially labelled, and with what."""
+    """Image, and a target that says which samples are partially labelled, and with what.
+
+    >>> batch = {"image": torch.zeros(2, 1, 4, 4), "label": torch.zeros(2, 1, 4, 4, dtype=torch.uint8)}
+    >>> batch["partial"] = torch.tensor([False, True])
+    >>> batch["annotated"] = torch.tensor([[False, True, True], [False, True, False]])  # background, liver, spleen
+    >>> image, target = prepare_partial_batch(batch, "cpu")
+    >>> list(target), target["partial"].tolist()
+    (['label', 'partial', 'annotated'], [False, True])
+    """
     target = {key: batch[key].to(device, non_blocking=non_blocking) for key in ("label", "partial", "annotated")}
     return batch["image"].to(device, non_blocking=non_blocking, **kwargs), target
 
@@ -187,6 +195,12 @@ def run_stage(
         iterations: as planned; 0 skips the stage.
         checkpoint: weights that replace the stage.
         vocabulary: the organs that these weights must have been trained for.
+
+    >>> from types import SimpleNamespace
+    >>> trainer = SimpleNamespace(network=torch.nn.Linear(2, 2), run=lambda: print("training"))  # stands in for one
+    >>> run_stage(trainer, iterations=0)  # skips the stage
+    >>> run_stage(trainer, iterations=100)
+    training
     """
     if checkpoint is not None:
         load_weights(trainer.network, checkpoint, vocabulary)

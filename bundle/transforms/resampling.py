@@ -144,6 +144,12 @@ def label_planes(slabs: Iterable[tuple[int, Tensor]], grid: ScanGrid, axis: int)
         slabs: consecutive planes of probabilities on the network's grid: number of the first, and N×C×U×V.
         grid: both grids.
         axis: axis of the oriented scan that the planes are stacked along.
+
+    >>> grid = ScanGrid((2, 2, 3), np.eye(4), (2, 2, 2), np.diag([1.0, 1.0, 2.0, 1.0]))  # slices of 1 and of 2 mm
+    >>> organ = torch.tensor([0.2, 0.9]).view(2, 1, 1, 1).expand(2, 1, 2, 2)  # its probability in the network's slices
+    >>> planes = label_planes([(0, torch.cat([1 - organ, organ], 1))], grid, axis=2)
+    >>> [(number, int(labels[0, 0])) for number, labels in planes]  # between them it is 0.55
+    [(0, 0), (1, 1), (2, 1)]
     """
     if grid.sheared:
         yield from sheared_label_planes(slabs, grid, axis)

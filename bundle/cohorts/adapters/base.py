@@ -177,6 +177,14 @@ def pair_files(source: Path, image: str, label: str = "", section: str = "traini
         label: pattern of the label maps' paths, with the same key; empty where there are none.
         section: of all of these cases.
         prefix: before the key makes the case's name.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     for name in ("img1.nii.gz", "img2.nii.gz", "label2.nii.gz"):
+    ...         Path(folder, name).touch()
+    ...     cases = pair_files(Path(folder), "img([0-9]+).nii.gz", "label([0-9]+).nii.gz", prefix="case")
+    >>> [(case.name, len(case.labels)) for case in cases]
+    [('case1', 0), ('case2', 1)]
     """
     labels = find_files(source, label) if label else {}
     return [
