@@ -43,7 +43,7 @@ from scripts.configs import INFERENCE
 
 __all__ = ["run"]
 
-Measured = TypeVar("Measured")
+Measurement = TypeVar("Measurement")
 PIXDIM, OVERLAP = (1.5, 1.5, 2.0), 0.25
 SPACING = (0.8, 0.8, 1.5)  # of the synthetic scan, mm
 NETWORK: dict[str, Any] = {
@@ -135,7 +135,7 @@ def engine(scan: Path, model: Path, output: Path, backend: str, skip_air: bool) 
     return EngineCost(time.perf_counter() - started, peak_memory() / 1e9)
 
 
-def measure(function: Callable[..., Measured], *arguments: Any) -> Measured:
+def measure(function: Callable[..., Measurement], *arguments: Any) -> Measurement:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(function, arguments)
 

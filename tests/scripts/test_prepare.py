@@ -36,7 +36,7 @@ def download(tmp_path: Path) -> Path:
 def test_the_list_has_a_line_for_each_dataset(capsys: pytest.CaptureFixture[str]) -> None:
     prepare(datasets=True)
     head, *lines = capsys.readouterr().out.splitlines()
-    assert head.split() == ["name", "organs", "cases", "registration", "licence", "where", "to", "get", "it"]
+    assert head.split() == ["name", "organs", "cases", "registration", "license", "where", "to", "get", "it"]
     assert [line.split()[0] for line in lines] == list(ADAPTERS)
     (spleen,) = [line for line in lines if line.startswith("msd_spleen")]
     assert spleen.split()[1:4] == ["spleen", "41", "none"]
