@@ -8,7 +8,7 @@ READY := $(VENV)/.installed
 # scripts bench busy). What you have set counts.
 ifeq ($(OMP_WAIT_POLICY)$(GOMP_SPINCOUNT),)
 export OMP_WAIT_POLICY := PASSIVE
-export GOMP_SPINCOUNT := 1000
+export GOMP_SPINCOUNT := 10000
 endif
 
 .PHONY: demo test test-slow lint clean

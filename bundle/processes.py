@@ -152,9 +152,9 @@ def give_back() -> None:
 
 # --- Threads on a busy machine ---------------------------------------------------------------------------------------
 # PyTorch's OpenMP threads spin while they wait for each other. With other programs on the cores that costs a multiple
-# of the work; `python -m scripts bench busy` measures it. So they sleep, after a few turns: without any a step alone
-# takes longer, with ten times as many a step beside other programs takes twice as long.
-PATIENT = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
+# of the work; `python -m scripts bench busy` measures it. So they sleep, after some turns: with none a step on a quiet
+# machine takes a quarter longer, with so many it takes no longer than by default.
+PATIENT = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "10000"}
 CROWDED = 0.75  # share of the cores in use by others from which threads of ours have to wait for a core
 GLANCE = 0.2  # seconds
 

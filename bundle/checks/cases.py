@@ -84,6 +84,7 @@ def check_cohorts(
 ) -> None:
     """`check_cases` for all cases of cohorts, those for testing too: a scan in both would be a leak.
 
+    >>> import json
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     datalist = {"labels": {"1": "liver"}, "training": [], "test": ["gone.nii.gz"]}

@@ -112,6 +112,7 @@ def write_volumes(
 ) -> None:
     """Write volumes as JSON: the scan, what ``extra`` adds, the volume of a voxel, and an entry for each organ.
 
+    >>> import json
     >>> from tempfile import TemporaryDirectory
     >>> volumes = measure_volumes(np.ones((2, 2, 2), np.uint8), np.eye(4), Vocabulary("liver"))
     >>> with TemporaryDirectory() as folder:
