@@ -123,16 +123,35 @@ def load_segmenter(
     bundle.errors.InputError: models/gone.pt: no such weights; train first, or give the path of a checkpoint as --model
     """
     paths = weight_files(model)
-    for path in paths:
+    check_files(paths, overlays)
+    values = {**(values or {}), "inferer::memory": memory}
+    parsers = [read_config(config, path, overlays, values) for path in paths]
+    check_alike(paths, parsers)
+    networks = [load_network(path, parser) for path, parser in zip(paths, parsers, strict=True)]
+    inferers = [parser.get_parsed_content("inferer") for parser in parsers]
+    # windows that differ in size, channels or scales are not averaged window by window
+    kinds = {(one.roi_size, one.context, tuple(one.asked["scales"])) for one in inferers}
+    return Segmenter(
+        parsers[0].get_parsed_content("preprocessing"),
+        ViewInferer(inferers, grid="scan") if len(kinds) > 1 else inferers[0],
+        networks[0] if len(networks) == 1 else nn.ModuleList(networks),
+        Vocabulary(parsers[0].get("organs")),
+        clean,
+    )
+
+
+def check_files(weights: Sequence[Path], overlays: Sequence[str | Path]) -> None:
+    for path in weights:
         if not path.is_file():
             raise InputError(f"{path}: no such weights; train first, or give the path of a checkpoint as --model")
     for overlay in overlays:
         if not Path(overlay).is_file():
             raise InputError(f"{overlay}: no such config; give the path of an overlay")
-    values = {**(values or {}), "inferer::memory": memory}
-    parsers = [read_config(config, path, overlays, values) for path in paths]
+
+
+def check_alike(paths: Sequence[Path], parsers: Sequence[ConfigParser]) -> None:
+    """Models that are averaged have the same organs, grid and intensities."""
     first = parsers[0]
-    networks, inferers = [], []
     for path, parser in zip(paths, parsers, strict=True):
         for name in SHARED:
             if parser.get(name) != first.get(name):
@@ -140,21 +159,12 @@ def load_segmenter(
                     f"{path}: its {name} is {parser.get(name)}, that of {paths[0]} is {first.get(name)}; models that "
                     "are averaged must have one"
                 )
-        network = parser.get_parsed_content("network")
-        load_weights(network, path, Vocabulary(parser.get("organs")))
-        networks.append(network.eval())
-        inferer = parser.get_parsed_content("inferer")
-        inferers.append(inferer)
-    # windows that differ in size, channels or scales are not averaged window by window
-    kinds = {(one.roi_size, one.context, tuple(one.asked["scales"])) for one in inferers}
-    fused = len(kinds) > 1
-    return Segmenter(
-        first.get_parsed_content("preprocessing"),
-        ViewInferer(inferers, grid="scan") if fused else inferers[0],
-        networks[0] if len(networks) == 1 else nn.ModuleList(networks),
-        Vocabulary(first.get("organs")),
-        clean,
-    )
+
+
+def load_network(weights: Path, parser: ConfigParser) -> nn.Module:
+    network: nn.Module = parser.get_parsed_content("network")
+    load_weights(network, weights, Vocabulary(parser.get("organs")))
+    return network.eval()
 
 
 def set_threads(threads: int | None) -> None:
