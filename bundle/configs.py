@@ -1,5 +1,5 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""The config that runs: its effective values, and the check that each of them is allowed and has an effect.
+"""The config that runs: its effective values, and the check that each of them is known and allowed.
 
 MONAI hands a component its arguments and nothing else. The functions here are named in a config's list of acts
 (`training`, `evaluating`, `inferring`) and find the config they are part of, whoever runs it: a command line, MONAI
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import logging
 import re
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -25,12 +26,15 @@ if TYPE_CHECKING:
 
 __all__ = ["RunningConfig", "check_values", "write_config"]
 
-REFERENCE = re.compile(r"[@%]([A-Za-z_]\w*)")
+logger = logging.getLogger(__name__)
+
+REFERENCE = re.compile(r"[@%]([A-Za-z_]\w*)(?:(?:::|#)(\w+))?")
 # Ids that programs ask for by name: nothing in the config needs to refer to them.
 ENTRY_POINTS = {
     "imports", "initialize", "finalize", "run", "training", "evaluating", "inferring", "bundle_root", "dataset_dir",
     "output_dir", "device", "val_interval", "save_execute_config",
 }  # fmt: skip
+PARTS = {"trainer", "evaluator", "handlers", "preprocessing", "postprocessing", "key_metric"}  # likewise, of stages
 VERSIONS = ("torch", "monai", "pytorch-ignite", "numpy", "nibabel", "itk")
 
 
@@ -79,13 +83,24 @@ class RunningConfig:
         return self.value(name) if isinstance(value, str) and value.startswith(("$", "@")) else value
 
     def references(self) -> set[str]:
-        """The top-level ids that something in the config refers to."""
-        return {found for text in texts(self.raw) for found in REFERENCE.findall(text)}
+        """The ids that something in the config refers to: `loss`, and of stages `train::loss`."""
+        found = {match for text in texts(self.raw) for match in REFERENCE.findall(text)}
+        return {top for top, _ in found} | {f"{top}::{part}" for top, part in found if part}
 
     def unused(self) -> list[str]:
-        """Plain values that nothing refers to: they have no effect."""
+        """Plain values that nothing refers to, and parts of stages: they have no effect."""
         known = self.references() | ENTRY_POINTS
-        return [name for name, value in self.raw.items() if name not in known and not has_target(value)]
+        plain = [name for name, value in self.raw.items() if name not in known and not has_target(value)]
+        stages = {name: value for name, value in self.raw.items() if is_stage(value)}
+        parts = [(name, part) for name, stage in stages.items() for part in stage]
+        return plain + [
+            f"{name}::{part}" for name, part in parts if part not in PARTS and f"{name}::{part}" not in known
+        ]
+
+
+def is_stage(value: Any) -> bool:
+    """Whether a config value is a group of components, such as `train`, and none itself."""
+    return isinstance(value, Mapping) and "_target_" not in value and has_target(value)
 
 
 def is_plain(value: Any) -> bool:
@@ -115,13 +130,13 @@ def texts(value: Any) -> Iterator[str]:
 
 
 def check_values(strict: bool = True) -> None:
-    """Every value of the config that runs is allowed, and has an effect.
+    """Every value of the config that runs is allowed, and none is misspelled.
 
     MONAI takes `--suprevision full` as a new id and goes on with the default.
 
     Args:
-        strict: refuse all values that nothing refers to. Else only those that look like a misspelling: an overlay for
-            training may be given to inference.
+        strict: refuse all unknown ids that nothing refers to. Else only those that look like a misspelling: an overlay
+            for training may be given to inference.
 
     Raises:
         InputError: naming the value, what is allowed, or what it was probably meant to be.
@@ -130,14 +145,15 @@ def check_values(strict: bool = True) -> None:
     if config is None:
         return
     known = {value.name for value in VALUES}
-    for name in config.unused():
+    unused = config.unused()
+    for name in unused:
         close = difflib.get_close_matches(name, sorted(config.references() | known), n=1, cutoff=0.6 if strict else 0.8)
-        if name in known:
-            hint = "it would have no effect here, so leave it out"
-        else:
+        if name not in known and (strict or close):
             hint = f'did you mean "{close[0]}"?' if close else "docs/reference/configs.md lists all values"
-        if strict or (close and name not in known):
             raise InputError(f'--{name}: nothing in this config uses a value "{name}"; {hint}')
+    idle = [name for name in unused if name in known]
+    if idle and strict:  # their place may have been taken by an overlay
+        logger.warning("nothing in this config uses %s: setting these values has no effect here", ", ".join(idle))
     for value in VALUES:
         if value.name in config.raw:
             value.check(config.value(value.name))

@@ -38,8 +38,11 @@ class Value:
 
     def check(self, value: Any) -> None:
         """Raises an InputError for a value that is not allowed."""
-        if not self.test(value):
-            raise InputError(f"--{self.name}: expected {self.kind}, {self.allowed}, found {value!r}")
+        if self.test(value):
+            return
+        # MONAI drops None from a command line, and takes null for a word
+        hint = "; on a command line null is '$None'" if value in ("null", "None") else ""
+        raise InputError(f"--{self.name}: expected {self.kind}, {self.allowed}, found {value!r}{hint}")
 
 
 # --- Kinds -----------------------------------------------------------------------------------------------------------
@@ -85,6 +88,16 @@ def numbers(name: str, about: str, count: int | None = None, low: float = -math.
             isinstance(value, list | tuple)
             and len(value) == (len(value) if count is None else count)
             and all(single(item) and item >= low for item in value)
+        ),
+    )  # fmt: skip
+
+
+def scales(name: str, about: str) -> Value:
+    """A list of one factor or more."""
+    return Value(
+        name, "a list of numbers", "one at least, each above 0", about,
+        lambda value: (
+            isinstance(value, list | tuple) and len(value) > 0 and all(is_number(item) and item > 0 for item in value)
         ),
     )  # fmt: skip
 
@@ -161,7 +174,7 @@ VALUES: tuple[Value, ...] = (
     number("organ_rate", "Share of fully labelled patches that are centered on a random organ.", 0, 1),
     number("empty_rate", "2D: how often a slice without any organ is drawn, compared with others.", 0, 1),
     whole("context", "2D: slices on either side that are further input channels."),
-    numbers("train_scales", "Sizes of a patch in training; each mini-batch draws one.", low=0),
+    scales("train_scales", "Sizes of a patch in training; each mini-batch draws one."),
     number("confidence", "Share of the probability that a pseudo-label needs, at least.", 0, 1),
     flag("marginal", "A voxel without a pseudo-label is still known to be none of the annotated organs."),
     whole("pseudo_start", "Iteration of stage 2 from which there are pseudo-labels."),
@@ -179,7 +192,7 @@ VALUES: tuple[Value, ...] = (
     flag("skip_air", "Lay windows over the body only."),
     numbers("flips", "Axes mirrored at test time: 0 right, 1 anterior, 2 superior; for models trained with flips.",
             low=0, whole_only=True),
-    numbers("scales", "Sizes of a window at test time, averaged.", low=0),
+    scales("scales", "Sizes of a window at test time, averaged."),
     choice("backend", "What evaluates the network.", ("torch", "openvino", "auto")),
     choice("label_grid", "The grid of label maps.", ("network", "scan")),
     choice("section", "Section of the dataset.json files that is evaluated; fold: what training held out.",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from fire import docstrings
 
-from bundle.files import whole_file
+from bundle.files import write_text
 
 if TYPE_CHECKING:
     from bundle.cohorts.adapters.base import Adapter
@@ -45,8 +45,7 @@ def reference(output: str = str(ROOT / "docs" / "reference")) -> None:
     """
     for name, text in reference_pages().items():
         path = Path(str(output)) / name
-        with whole_file(path) as unfinished:
-            unfinished.write_text(text, encoding="utf-8")
+        write_text(path, text)
         print(path)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bundle.checks.rules import Finding
-from bundle.files import whole_file
+from bundle.files import write_text
 
 __all__ = ["CaseCheck", "as_json", "read_memory", "write_memory"]
 
@@ -77,8 +77,7 @@ def read_memory(path: str | Path | None) -> dict[str, CaseCheck]:
 def write_memory(path: str | Path | None, checks: Mapping[str, CaseCheck]) -> None:
     """Remember results in a file, if there is to be one."""
     if path is not None:
-        with whole_file(path) as unfinished:
-            unfinished.write_text(json.dumps({key: as_json(check) for key, check in checks.items()}))
+        write_text(path, json.dumps({key: as_json(check) for key, check in checks.items()}))
 
 
 def as_json(check: CaseCheck) -> dict[str, Any]:

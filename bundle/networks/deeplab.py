@@ -128,7 +128,7 @@ class DeepLabV3Plus(nn.Module):
 
     Args:
         spatial_dims: 2; other networks have this argument too.
-        in_channels: channels of the input: 1 slice, or more for neighbouring slices (2.5D).
+        in_channels: channels of the input: 1 slice, or more for neighboring slices (2.5D).
         out_channels: classes.
         backbone: `resnet50`, `resnet101`, or `tiny`: a quarter of their width and 7 blocks, for tests.
         output_stride: 16, or 8 for finer features at three times the arithmetic.

@@ -22,7 +22,7 @@ import numpy as np
 from bundle.evaluation.comparisons import Comparison, mean_dice, organ_table, paper_table
 from bundle.evaluation.statistics import RESAMPLES, Difference, case_means, compare_methods
 from bundle.evaluation.tables import MISSING, Table
-from bundle.files import whole_file
+from bundle.files import write_text
 from bundle.reports.closeups import choose_closeups, plot_closeups
 from bundle.reports.comparison_figures import method_colors, plot_boxes, plot_gradients, plot_quality, plot_shares
 from bundle.reports.numbers import format_p, percent, points
@@ -49,8 +49,7 @@ def write_comparison(folder: str | Path) -> Path:
     differences = compare_methods(comparison.rows, comparison.reference, comparison.others(ablations=False))
     cases = len(case_means(comparison.rows, comparison.reference))
     paper = dice_table("network", paper_table(comparison))
-    with whole_file(comparison.folder / "table.md") as unfinished:
-        unfinished.write_text(f"Mean Dice, %; the best of a row is bold.\n\n{paper.markdown()}", encoding="utf-8")
+    write_text(comparison.folder / "table.md", f"Mean Dice, %; the best of a row is bold.\n\n{paper.markdown()}")
     return write_page(
         comparison.folder / "report.html",
         "comparison.html",

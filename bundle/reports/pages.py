@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bundle.files import whole_file
+from bundle.files import whole_file, write_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -64,8 +64,7 @@ def write_page(path: str | Path, template: str, **values: Any) -> Path:
         values: what the template shows.
     """
     page = environment().get_template(template).render(values)
-    with whole_file(path) as unfinished:
-        unfinished.write_text(page, encoding="utf-8")
+    write_text(path, page)
     return Path(path)
 
 

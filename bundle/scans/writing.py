@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import InputError
-from bundle.files import whole_file
+from bundle.files import whole_file, write_text
 from bundle.organs import Vocabulary
 
 __all__ = ["write_color_table", "write_label_map", "write_nifti"]
@@ -113,5 +113,4 @@ def write_color_table(path: str | Path, vocabulary: Vocabulary) -> None:
     lines = ["# Color table file", f"# {len(vocabulary) + 1} values: value name R G B A", "0 background 0 0 0 0"]
     for channel, organ in enumerate(vocabulary, start=1):
         lines.append(" ".join([str(channel), organ.name.replace(" ", "_"), *map(str, organ.color), "255"]))
-    with whole_file(path) as unfinished:
-        unfinished.write_text("\n".join(lines) + "\n")
+    write_text(path, "\n".join(lines) + "\n")

@@ -76,7 +76,7 @@ class Draw(NamedTuple):
 
 
 class LabelStore(Protocol):
-    """Where completed labels of partially labelled cases are read from (see `bundle.pseudo_labels`)."""
+    """Where completed labels of partially labelled cases are read from (see `bundle.training.label_store`)."""
 
     def read(self, case: Case, region: Region) -> NDArray[np.uint8] | None: ...
 

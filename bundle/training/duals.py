@@ -83,10 +83,6 @@ class PriorTerm(nn.Module):
         """The duals, and the proportions that they remember."""
         return {"tracked": self.tracked, "nu": self.nu.clone(), "mu": self.mu.clone()}
 
-    def coefficients(self) -> Tensor:
-        """∂/∂p̄ for the present duals: q ν − (1 − q) μ."""
-        return self.target * self.nu - (1 - self.target) * self.mu
-
     @torch.no_grad()
     def expect(self, proportions: Tensor, slack: Tensor) -> None:
         """Replace q, and how far p̄ may be from it without being pulled."""

@@ -12,6 +12,7 @@ from ignite.engine import Engine, Events
 from monai.utils import CommonKeys
 
 from bundle.errors import InputError
+from bundle.files import write_text
 from bundle.training.pseudo_labels import Refresh
 from bundle.training.trainer import PannEvents
 
@@ -43,10 +44,9 @@ class HistoryWriter:
             engine.add_event_handler(PannEvents.REFRESHED, self.write_refresh)
 
     def start(self, engine: Engine) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         kept = read_history(self.path) if self.append and self.path.is_file() else []
         lines = [json.dumps(record) + "\n" for record in kept if record["stage"] != self.stage]
-        self.path.write_text("".join(lines))
+        write_text(self.path, "".join(lines))
 
     def note_learning_rate(self, engine: Engine) -> None:
         """Before the iteration: its end is when schedulers change it, in whatever order."""

@@ -93,29 +93,25 @@ class PannTrainer(SupervisedTrainer):
     def _iteration(self, engine: SupervisedTrainer, batchdata: dict[str, Tensor]) -> dict[str, Any]:
         """One iteration of the algorithm."""
         image, target = self.prepare_batch(batchdata, self.state.device, self.non_blocking, **self.to_kwargs)
+        output = self.state.output = {CommonKeys.IMAGE: image, CommonKeys.LABEL: target}
         self.network.train()
         self.optimizer.zero_grad(set_to_none=self.optim_set_to_none)
         with torch.autocast(self.state.device.type, enabled=self.amp, **self.amp_kwargs):
-            logits = self.inferer(image, self.network)
+            output[CommonKeys.PRED] = self.inferer(image, self.network)
             self.fire_event(IterationEvents.FORWARD_COMPLETED)
-            objective = self.loss_function(logits, target)  # J_L, λ1 J_P, λ2 J_C
-        loss = objective.total
+            objective = self.loss_function(output[CommonKeys.PRED], target)  # J_L, λ1 J_P, λ2 J_C
+        output[CommonKeys.LOSS] = objective.total
+        output["parts"] = {name: part.detach() for name, part in objective.parts.items()}
+        output["proportions"] = objective.proportions
         self.fire_event(IterationEvents.LOSS_COMPLETED)
         watched = self.state.iteration % self.watch_interval == 0
         pulls = objective.pulls() if watched else {}
-        self.step_weights(loss)  # Θ
+        self.step_weights(output[CommonKeys.LOSS])  # Θ
         self.step_duals(objective)  # ν, μ: after Θ, or the gradient of J_C would be biased again
         self.labeler.teacher.follow()
+        output["watched"] = {"gradients": pulls, **self.loss_function.prior_term.duals_now()} if watched else None
         self.fire_event(IterationEvents.MODEL_COMPLETED)
-        return {
-            CommonKeys.IMAGE: image,
-            CommonKeys.LABEL: target,
-            CommonKeys.PRED: logits,
-            CommonKeys.LOSS: loss,
-            "parts": {name: part.detach() for name, part in objective.parts.items()},
-            "proportions": objective.proportions,
-            "watched": {"gradients": pulls, **self.loss_function.prior_term.duals_now()} if watched else None,
-        }
+        return output
 
     def step_weights(self, loss: Tensor) -> None:
         """A step of the network's weights down the gradient; scaled where MONAI trains in half precision."""

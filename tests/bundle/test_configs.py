@@ -53,7 +53,13 @@ def test_a_misspelled_value_is_refused_with_a_hint() -> None:
     sentence = refusal("train", suprevision="full")
     assert sentence == '--suprevision: nothing in this config uses a value "suprevision"; did you mean "supervision"?'
     assert "docs/reference/configs.md" in refusal("train", zzz=1)
-    assert "no effect here" in refusal("train", checkpoint="model.pt")  # that belongs to evaluation
+    sentence = refusal("train", **{"warmup::learning_rate": 3})
+    assert sentence.startswith('--warmup::learning_rate: nothing in this config uses a value "warmup::learning_rate"')
+
+
+def test_a_value_whose_place_an_overlay_has_taken_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    act(parsed("train", augmentation=[]), "check_values")
+    assert "nothing in this config uses rotation: setting these values has no effect here" in caplog.text
 
 
 def test_inference_takes_an_overlay_for_training_but_no_misspelling() -> None:
@@ -78,6 +84,9 @@ def test_inference_takes_an_overlay_for_training_but_no_misspelling() -> None:
         ("train_learning_rate", float("nan"), "a number"),
         ("cache_limit", -1, "above 0, or null"),
         ("flips", [0.5], "whole numbers"),
+        ("train_scales", [], "one at least, each above 0"),
+        ("scales", [0], "one at least, each above 0"),
+        ("fold", "null", "or null, found 'null'; on a command line null is '$None'"),
     ],
 )
 def test_a_value_that_is_not_allowed_is_refused(name: str, value: Any, expected: str) -> None:

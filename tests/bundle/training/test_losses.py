@@ -12,6 +12,7 @@ from bundle.errors import InputError
 from bundle.organs import IGNORED, UNKNOWN
 from bundle.training.duals import PriorTerm
 from bundle.training.losses import DeepSupervisionLoss, PannLoss, SupervisedLoss, predicted_proportions
+from tests.bundle.training.test_duals import coefficients
 
 
 def batch(count: int, classes: int = 4, seed: int = 0) -> torch.Tensor:
@@ -252,7 +253,7 @@ def test_the_pull_of_each_part_is_that_of_the_formulas() -> None:
     onehot = F.one_hot(label[1:, 0].long(), 4).movedim(-1, 1)
     voxels = 2 * 5 * 4 * 3
     torch.testing.assert_close(pulls["partial"], (2.0 * (p - onehot) / voxels).abs().sum((0, 2, 3, 4)))
-    c = prior.coefficients().reshape(1, 4, 1, 1, 1)
+    c = coefficients(prior).reshape(1, 4, 1, 1, 1)
     pull = 0.3 * p * (c - (c * p).sum(1, keepdim=True)) / voxels
     torch.testing.assert_close(pulls["prior"], pull.abs().sum((0, 2, 3, 4)), rtol=1e-4, atol=1e-9)
     objective.total.backward()  # the graph is still there
