@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-import csv
 import statistics
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from bundle.evaluation.scores import METRICS, Row, format_table, read_scores, summarize
-from bundle.files import whole_file, write_json
+from bundle.evaluation.score_files import METRICS, Row
+from bundle.evaluation.summaries import format_table, read_scores, summarize, write_scores
+from bundle.evaluation.tables import number
 from scripts.common import print_table
 from scripts.crossval.plan import CrossValidation
 
-__all__ = ["report_folds", "write_scores"]
+__all__ = ["report_folds"]
 
 HEADS = ("Dice", "ASD mm", "HD mm", "HD95 mm", "SD")  # of METRICS
 
@@ -49,22 +48,9 @@ def mean_and_spread(values: Sequence[float | None]) -> dict[str, float | None]:
 
 def fold_rows(summary: Mapping[str, Any]) -> list[list[str]]:
     """A row for each fold, then their mean and standard deviation."""
-
-    def cells(values: Sequence[float | None]) -> list[str]:
-        return ["–" if value is None else f"{value:.3f}" for value in values]
-
     rows = [["fold", "cases", *HEADS]]
     for fold, part in summary["folds"].items():
-        rows.append([fold, str(part["cases"]), *cells([part["mean"][metric] for metric in METRICS])])
+        rows.append([fold, str(part["cases"]), *(number(part["mean"][metric]) for metric in METRICS)])
     for name, key in (("mean", "mean"), ("standard deviation", "spread")):
-        rows.append([name, "", *cells([summary["over_folds"][metric][key] for metric in METRICS])])
+        rows.append([name, "", *(number(summary["over_folds"][metric][key]) for metric in METRICS)])
     return rows
-
-
-def write_scores(folder: Path, rows: Sequence[Row], summary: Mapping[str, Any]) -> None:
-    """scores.csv and scores.json, as an evaluation leaves them."""
-    with whole_file(folder / "scores.csv") as unfinished, unfinished.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    write_json(folder / "scores.json", summary)

@@ -13,13 +13,14 @@ from monai.transforms import Compose
 
 from bundle.checks.cases import check_cases
 from bundle.cohorts.datalists import Case, read_cohort
-from bundle.evaluation.scores import Row, format_table, score_case, summarize
+from bundle.evaluation.score_files import Row
+from bundle.evaluation.scores import score_case
+from bundle.evaluation.summaries import format_table, summarize, write_scores
 from bundle.files import whole_file
 from bundle.scans.finding import find_scans
 from bundle.scans.reading import read_label_map
 from bundle.transforms.dictionary import LoadOnOwnGridd, MapLabelValuesd
 from scripts.crossval.plan import CrossValidation
-from scripts.crossval.results import write_scores
 from scripts.segment import segment
 from scripts.segment.jobs import check_target
 
