@@ -59,7 +59,7 @@ def test_the_demo_reaches_its_score(run_command: Run, tmp_path: Path) -> None:
 
 def evaluate_everywhere(run_command: Run, demo: Path) -> dict[str, Any]:
     """Scores with all windows evaluated, not those over the body only."""
-    configs = [str(ROOT / "configs" / f"{name}.yaml") for name in ("train", "demo", "evaluate")]
+    configs = [str(ROOT / "configs" / f"{name}.yaml") for name in ("train", "overlays/demo", "evaluate")]
     finished = run_command(
         "-m", "monai.bundle", "run", "evaluating", "--config_file", str(configs), "--dataset_dir", demo / "data",
         "--bundle_root", demo, "--output_dir", demo / "everywhere", "--skip_air", False,
