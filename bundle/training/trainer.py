@@ -93,25 +93,37 @@ class PannTrainer(SupervisedTrainer):
     def _iteration(self, engine: SupervisedTrainer, batchdata: dict[str, Tensor]) -> dict[str, Any]:
         """One iteration of the algorithm."""
         image, target = self.prepare_batch(batchdata, self.state.device, self.non_blocking, **self.to_kwargs)
-        output = self.state.output = {CommonKeys.IMAGE: image, CommonKeys.LABEL: target}
+        self.state.output = {CommonKeys.IMAGE: image, CommonKeys.LABEL: target}
+        objective = self.objective(image, target)  # J = J_L + λ1 J_P + λ2 J_C
+        pulls = objective.pulls() if self.watched else {}
+        self.step_weights(self.state.output[CommonKeys.LOSS])  # Θ
+        self.step_duals(objective)  # ν, μ: after Θ, or the gradient of J_C would be biased again
+        self.labeler.teacher.follow()
+        if self.watched:
+            self.state.output["watched"] = {"gradients": pulls, **self.loss_function.prior_term.duals_now()}
+        self.fire_event(IterationEvents.MODEL_COMPLETED)
+        output: dict[str, Any] = self.state.output
+        return output
+
+    @property
+    def watched(self) -> bool:
+        """Whether gradients and duals are looked at in this iteration."""
+        return bool(self.state.iteration % self.watch_interval == 0)
+
+    def objective(self, image: Tensor, target: dict[str, Tensor]) -> Objective:
+        """The network's prediction and J for a mini-batch; both are put into the iteration's output."""
+        output = self.state.output
         self.network.train()
         self.optimizer.zero_grad(set_to_none=self.optim_set_to_none)
         with torch.autocast(self.state.device.type, enabled=self.amp, **self.amp_kwargs):
             output[CommonKeys.PRED] = self.inferer(image, self.network)
             self.fire_event(IterationEvents.FORWARD_COMPLETED)
-            objective = self.loss_function(output[CommonKeys.PRED], target)  # J_L, λ1 J_P, λ2 J_C
+            objective: Objective = self.loss_function(output[CommonKeys.PRED], target)
         output[CommonKeys.LOSS] = objective.total
         output["parts"] = {name: part.detach() for name, part in objective.parts.items()}
         output["proportions"] = objective.proportions
         self.fire_event(IterationEvents.LOSS_COMPLETED)
-        watched = self.state.iteration % self.watch_interval == 0
-        pulls = objective.pulls() if watched else {}
-        self.step_weights(output[CommonKeys.LOSS])  # Θ
-        self.step_duals(objective)  # ν, μ: after Θ, or the gradient of J_C would be biased again
-        self.labeler.teacher.follow()
-        output["watched"] = {"gradients": pulls, **self.loss_function.prior_term.duals_now()} if watched else None
-        self.fire_event(IterationEvents.MODEL_COMPLETED)
-        return output
+        return objective
 
     def step_weights(self, loss: Tensor) -> None:
         """A step of the network's weights down the gradient; scaled where MONAI trains in half precision."""
