@@ -14,17 +14,18 @@ import logging
 import re
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bundle.errors import InputError
-from bundle.files import write_json
+from bundle.files import digest_files
 from bundle.values import VALUES
 
 if TYPE_CHECKING:
     from monai.bundle.reference_resolver import ReferenceResolver
 
-__all__ = ["RunningConfig", "check_values", "write_config"]
+__all__ = ["RunningConfig", "check_values", "config_record"]
 
 logger = logging.getLogger(__name__)
 
@@ -159,17 +160,20 @@ def check_values(strict: bool = True) -> None:
             value.check(config.value(value.name))
 
 
-def write_config(path: str | Path) -> None:
-    """Write what runs: every effective value, the whole config, and the versions of the libraries, as JSON."""
+def config_record() -> dict[str, Any]:
+    """What runs: every effective value, the whole config, the versions of the libraries, a key of our own code."""
     config = RunningConfig.find()
-    if config is None:
-        return
-    record = {
-        "values": {value.name: config.value(value.name) for value in VALUES if value.name in config.raw},
-        "versions": {name: installed(name) for name in VERSIONS},
-        "config": config.raw,
-    }
-    write_json(path, record, default=str)
+    record: dict[str, Any] = {"versions": {name: installed(name) for name in VERSIONS}, "code": code_key()}
+    if config is not None:
+        record["values"] = {value.name: config.value(value.name) for value in VALUES if value.name in config.raw}
+        record["config"] = config.raw
+    return record
+
+
+def code_key() -> str:
+    """Changes when a line of the library does."""
+    library = Path(str(files("bundle")))
+    return digest_files(sorted(library.rglob("*.py")))
 
 
 def installed(package: str) -> str | None:

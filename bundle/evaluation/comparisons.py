@@ -147,12 +147,7 @@ class Comparison:
     def history(self, key: str) -> list[dict[str, Any]]:
         """The records that training of the first replicate wrote; empty where there are none."""
         path = self.run(key, self.replicates[0]) / "eval" / "history.jsonl"
-        if not path.exists():
-            return []
-        try:
-            return read_history(path)
-        except ValueError as error:
-            raise InputError(f"{path}: expected one record per line, found something else ({error})") from None
+        return read_history(path) if path.exists() else []
 
     def prior(self, key: str) -> Prior | None:
         """q of the first replicate, if its training wrote it."""

@@ -95,8 +95,9 @@ class Prior:
         """How well each entry of q is known."""
         return [spread / max(1, len(self.cases)) ** 0.5 for spread in self.spread]
 
-    def save(self, path: str | Path) -> None:
-        write_json(path, asdict(self))
+    def save(self, path: str | Path, run: str | None = None) -> None:
+        """Write the prior, and which run it belongs to."""
+        write_json(path, {**asdict(self), **({} if run is None else {"run": run})})
 
     @classmethod
     def load(cls, path: str | Path) -> Prior:
