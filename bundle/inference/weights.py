@@ -97,24 +97,3 @@ def load_weights(network: nn.Module, path: str | Path, vocabulary: Vocabulary = 
         raise InputError(
             f"{path}: not the weights of this network ({reason} …); give the overlays and values it was trained with"
         ) from None
-
-
-def write_weights(path, network, record, **training):
-    from bundle.files import whole_file
-
-    check_finite(network.state_dict(), str(path))
-    with whole_file(path) as unfinished:
-        torch.save(
-            {"model": network.state_dict(), "record": {"organs": record.organs, **record.values, "training": training}},
-            unfinished,
-        )
-
-
-def write_model_json(directory, record):
-    write_json(Path(directory) / MODEL_CONFIG, {"organs": record.organs, **record.values})
-
-
-def check_finite(state, what):
-    for name, value in state.items():
-        if value.is_floating_point() and not value.isfinite().all():
-            raise InputError(f"{what}: {name} is not finite")
