@@ -25,6 +25,7 @@ __all__ = [
     "append_text",
     "digest_files",
     "fingerprint_files",
+    "make_folder",
     "remove_unfinished",
     "sweep",
     "whole_file",
@@ -128,6 +129,20 @@ def concerns(error: OSError, path: Path, unfinished: Path | None) -> bool:
     """Whether it is this file that could not be written, and not another one that could not be read meanwhile."""
     named = error.filename
     return named is None or Path(os.fsdecode(named)) in {path, unfinished, *path.parents}
+
+
+def make_folder(path: str | Path) -> Path:
+    """The folder, created if it is not there.
+
+    Raises:
+        InputError: when it cannot be, with the reason.
+    """
+    path = Path(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(os_error_sentence(error, path, "created")) from error
+    return path
 
 
 def append_text(path: str | Path, text: str) -> None:
