@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
 from tqdm import tqdm
@@ -23,6 +23,7 @@ from bundle.errors import InputError
 
 __all__ = [
     "available_memory",
+    "check_device",
     "give_back",
     "patient_threads",
     "peak_memory",
@@ -88,8 +89,35 @@ def run_all(
 
 
 def leave_interrupts() -> None:
-    """Ctrl-C reaches all processes; the one that started the others deals with it."""
+    """Ctrl-C reaches all processes; the one that started the others deals with it, and may end them at any time."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+# --- Devices ---------------------------------------------------------------------------------------------------------
+def check_device(device: Any) -> str:
+    """The device's name, if this machine has it.
+
+    Args:
+        device: a name (cpu, cuda, cuda:1) or a ``torch.device``.
+
+    Raises:
+        InputError: when it has not.
+
+    >>> check_device("cpu")
+    'cpu'
+    """
+    import torch  # here: commands that need no network start without it
+
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"device: expected a device of this machine, found {device} ({reason}); choose cpu, or see "
+            "docs/how-to/gpu.md"
+        ) from None
+    return str(device)
 
 
 # --- Memory ----------------------------------------------------------------------------------------------------------

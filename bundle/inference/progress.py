@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from ignite.engine import Engine, Events
@@ -10,6 +11,11 @@ from monai.utils import CommonKeys
 from tqdm import tqdm
 
 __all__ = ["Progress"]
+
+
+def no_last_words(record: logging.LogRecord) -> bool:
+    """Keep Ignite from logging an exception, twice, that it raises anyway: whoever shows it shows it once."""
+    return "is terminating due to exception" not in record.getMessage()
 
 
 class Progress:
@@ -27,6 +33,7 @@ class Progress:
         self.bar: tqdm | None = None
 
     def attach(self, engine: Engine) -> None:
+        engine.logger.addFilter(no_last_words)
         engine.add_event_handler(Events.STARTED, self.start)
         engine.add_event_handler(Events.ITERATION_COMPLETED, self.advance)
         engine.add_event_handler(Events.COMPLETED | Events.EXCEPTION_RAISED, self.close)

@@ -20,9 +20,11 @@ from tqdm import tqdm
 
 from bundle.cohorts.datalists import Case
 from bundle.cohorts.selection import is_full
-from bundle.files import fingerprint_files, whole_file
+from bundle.errors import InputError, os_error_sentence
+from bundle.files import fingerprint_files, make_folder
 from bundle.inference.scaling import resize
 from bundle.organs import WHOLE_VOCABULARY, Vocabulary
+from bundle.training.case_files import CaseFile, open_case_file, write_case_file
 from bundle.training.patches import Patches, Region, occupied_slices
 
 __all__ = ["Draw", "LabelStore", "PatchDataset", "annotated_channels", "full_indices", "partial_indices"]
@@ -93,8 +95,9 @@ class PatchDataset(PersistentDataset):
     """Cases, preprocessed once into files that are mapped into memory, and cut into patches on demand.
 
     The transforms before the first random one are run once per case and kept in ``cache_dir``; only a patch is read
-    from there. Where a partially labelled case has a completed label map in ``completed``, the patch comes from it,
-    read anew each time: a refresh of the pseudo-labels shows at once.
+    from there. A file that is damaged or deleted meanwhile is made again. Where a partially labelled case has a
+    completed label map in ``completed``, the patch comes from it, read anew each time: a refresh of the pseudo-labels
+    shows at once.
 
     Items have `image` (1×patch, or a channel for each slice), `label` (1×patch), `partial` (bool) and `annotated` (C,
     bool: the channels of the label set).
@@ -119,13 +122,13 @@ class PatchDataset(PersistentDataset):
         completed: LabelStore | None = None,
         limit: float | None = None,
     ) -> None:
-        super().__init__(data, transform, cache_dir)
+        super().__init__(data, transform, make_folder(cache_dir))
         self.patches, self.vocabulary, self.completed, self.limit = patches, vocabulary, completed, limit
         steps = [describe(step) for step in self.deterministic_transforms()]
         self.fingerprint = json.dumps([*steps, patches.slice_axis])
-        self.open_volumes: dict[int, dict[str, Any]] = {}
+        self.open_volumes: dict[int, CaseFile] = {}
         self.occupied_slices: dict[int, NDArray[np.bool_]] = {}
-        self.filled = False
+        self.kept: set[Path] | None = None  # files of the cases that are kept, once the limit is reached
         self.beyond: tuple[int, dict[str, Any]] = (-1, {})  # the last case that is not kept: it takes memory
         # Random transforms draw from a state set per sample; without this they would share one per dataset.
         self.transform.set_random_state(0)
@@ -134,51 +137,60 @@ class PatchDataset(PersistentDataset):
         """Named by what it is made from: a changed file, label set or transform makes a new one."""
         paths = [case[key] for key in ("image", "label") if key in case]
         assert self.cache_dir is not None
-        return Path(self.cache_dir) / f"{fingerprint_files(paths, case.get('values'), self.fingerprint, length=32)}.pt"
+        try:
+            key = fingerprint_files(paths, case.get("values"), self.fingerprint, length=32)
+        except OSError as error:  # the disk of the scans may go away under a long run
+            raise InputError(os_error_sentence(error, action="read")) from error
+        return Path(self.cache_dir) / f"{key}.pt"
 
     def deterministic_transforms(self) -> list[Any]:
         """The transforms that are run once per case."""
         steps = self.transform.flatten().transforms
         return list(itertools.takewhile(lambda step: not isinstance(step, RandomizableTrait), steps))
 
-    def _cachecheck(self, item_transformed: Case) -> dict[str, Any]:
-        path = self.cache_file(item_transformed)
-        if not path.is_file():
-            made = self._pre_transform(dict(item_transformed))
-            tensors = {
-                key: [plain(part) for part in value] if isinstance(value, list) else self.patches.laid_out(plain(value))
-                for key, value in made.items()
-                if key in ("image", "label", "label_cls_indices")
-            }
-            if not self.fits(tensors):
-                return tensors
-            with whole_file(path) as unfinished:  # several processes may make it, none may see half of it
-                torch.save(tensors, unfinished)
-        loaded: dict[str, Any] = torch.load(path, weights_only=True, mmap=True)
-        return loaded
+    def open_or_make(self, case: Case) -> CaseFile | dict[str, Any]:
+        """The file of a preprocessed case, or the tensors of one that is not kept."""
+        path = self.cache_file(case)
+        return open_case_file(path) or self.make(case, path)
+
+    def make(self, case: Case, path: Path) -> CaseFile | dict[str, Any]:
+        """Preprocess a case and keep it; its tensors where it cannot be kept."""
+        made = self._pre_transform(dict(case))
+        tensors = {
+            key: [plain(part) for part in value] if isinstance(value, list) else self.patches.laid_out(plain(value))
+            for key, value in made.items()
+            if key in ("image", "label", "label_cls_indices")
+        }
+        if not self.fits(tensors, path):
+            return tensors
+        write_case_file(path, tensors)
+        return open_case_file(path) or tensors  # somebody may be deleting the folder at this moment
 
     def volume(self, index: int) -> dict[str, Any]:
         """The preprocessed case: `image` and `label`, 1×volume, mapped into memory."""
         if index == self.beyond[0]:
             return self.beyond[1]
-        if index not in self.open_volumes:
-            volume = self._cachecheck(self.data[index])
-            if not self.cache_file(self.data[index]).is_file():
-                self.beyond = (index, volume)
-                return volume
+        kept = self.open_volumes.get(index)
+        if kept is None or kept.changed():
+            opened = self.open_or_make(self.data[index])
+            if not isinstance(opened, CaseFile):
+                self.beyond = (index, opened)
+                return opened
             if len(self.open_volumes) >= OPEN_VOLUMES:
                 self.open_volumes.pop(next(iter(self.open_volumes)))
-            self.open_volumes[index] = volume
-        return self.open_volumes[index]
+            self.open_volumes[index] = kept = opened
+        return kept.tensors
 
-    def fits(self, tensors: Mapping[str, Any]) -> bool:
-        """Whether a case can be kept. Once `prepare` has filled the folder none is: processes need not agree."""
+    def fits(self, tensors: Mapping[str, Any], path: Path) -> bool:
+        """Whether a case can be kept. Once `prepare` has filled the folder, only what was: processes need not agree."""
         if self.limit is None:
             return True
+        if self.kept is not None:
+            return path in self.kept
         parts = [part for value in tensors.values() for part in (value if isinstance(value, list) else [value])]
         size = sum(part.nbytes for part in parts)
-        held = sum(path.stat().st_size for case in self.data if (path := self.cache_file(case)).is_file())
-        return not self.filled and held + size <= self.limit * 1e9
+        held = sum(other.stat().st_size for case in self.data if (other := self.cache_file(case)).is_file())
+        return held + size <= self.limit * 1e9
 
     def occupied(self, index: int, partial: bool) -> NDArray[np.bool_] | None:
         """Which slices of a case show an organ; None where it does not matter."""
@@ -192,20 +204,28 @@ class PatchDataset(PersistentDataset):
         return self.occupied_slices[index]
 
     def prepare(self) -> None:
-        """Preprocess all cases now, with a progress bar, rather than inside the first iterations."""
-        missing = [case for case in self.data if not self.cache_file(case).is_file()]
-        for number, case in enumerate(tqdm(missing, desc="preprocessing", unit="case", disable=not missing)):
-            self._cachecheck(case)
-            if not self.cache_file(case).is_file():
-                self.filled = True
-                logger.warning(
-                    "cache_limit: %g GB do not hold all cases; %d of %d are preprocessed whenever they are drawn, "
-                    "which takes time",
-                    self.limit,
-                    len(missing) - number,
-                    len(self.data),
-                )
-                return
+        """Preprocess all cases now, with a progress bar, rather than inside the first iterations.
+
+        What an earlier run kept is read once and compared with its checksums.
+        """
+        there = [case for case in self.data if self.cache_file(case).is_file()]
+        with tqdm(there, desc="reading the cache", unit="case", leave=False, disable=not there) as bar:
+            whole = {path for case in bar if open_case_file(path := self.cache_file(case))}
+        missing = [case for case in self.data if self.cache_file(case) not in whole]
+        with tqdm(missing, desc="preprocessing", unit="case", disable=not missing) as bar:
+            for number, case in enumerate(bar):
+                path = self.cache_file(case)
+                if not isinstance(self.make(case, path), CaseFile) and self.limit is not None:
+                    self.kept = whole
+                    logger.warning(
+                        "cache_limit: %g GB do not hold all cases; %d of %d are preprocessed whenever they are drawn, "
+                        "which takes time",
+                        self.limit,
+                        len(missing) - number,
+                        len(self.data),
+                    )
+                    return
+                whole.add(path)
 
     def __getitem__(self, draw: Any) -> dict[str, torch.Tensor]:
         index, seed, scale = draw if isinstance(draw, Draw) else Draw(int(draw), (0, int(draw)))

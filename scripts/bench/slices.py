@@ -46,11 +46,11 @@ def volume_per_slice(dataset: PatchDataset, number: int) -> Any:
     """A sample as a loader without a cache makes it: the whole scan is read and preprocessed for one slice."""
     case = dataset.data[number % len(dataset.data)]
     volume = dataset._pre_transform(dict(case))
-    dataset.open_volumes[number % len(dataset.data)] = {key: volume[key] for key in ("image", "label")}
+    dataset.beyond = (number % len(dataset.data), {key: volume[key] for key in ("image", "label")})
     try:
         return dataset[Draw(number % len(dataset.data), (number,))]
     finally:
-        dataset.open_volumes.clear()
+        dataset.beyond = (-1, {})
 
 
 def seconds_of_step(parser: ConfigParser, samples: Sequence[dict[str, torch.Tensor]]) -> float:

@@ -1,5 +1,7 @@
 """Patches, the dataset and the mini-batches: right proportions, right order, the same draws every time."""
 
+import os
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,10 @@ import pytest
 import torch
 from monai.transforms import ClassesToIndicesd, Compose, RandFlipd, RandRotated
 
-from bundle.errors import find_input_error
+from bundle.errors import InputError, find_input_error
+from bundle.files import whole_file
 from bundle.organs import UNKNOWN, Vocabulary
+from bundle.training import case_files
 from bundle.training.batches import MixedBatches
 from bundle.training.dataset import Draw, PatchDataset, describe
 from bundle.training.label_store import PseudoLabelStore
@@ -132,6 +136,122 @@ def test_the_cache_is_made_anew_when_a_file_or_the_transforms_change(tmp_path: P
     fingerprint = [describe(step) for step in other.deterministic_transforms()]
     assert str(fingerprint) != str([describe(step) for step in dataset.deterministic_transforms()])
     assert not list((tmp_path / "cache").glob("*.tmp"))
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[content.index(np.float32(7).tobytes() * 3)] ^= 1  # in the middle of the voxels: the file still opens
+    path.write_bytes(content)
+
+
+def take_another(path: Path) -> None:
+    other = next(one for one in path.parent.glob("*.pt") if one != path)
+    path.write_bytes(other.read_bytes())
+
+
+DAMAGE = {
+    "cut short": cut_short,
+    "a bit flipped": flip_a_bit,
+    "of another case": take_another,
+    "of another program": lambda path: torch.save([1, 2], path),
+    "not a file of torch": lambda path: path.write_text("hello"),
+    "empty": lambda path: path.write_bytes(b""),
+    "deleted": Path.unlink,
+    "deleted with its folder": lambda path: shutil.rmtree(path.parent),
+}
+
+
+@pytest.mark.parametrize("when", ["before a run", "while it is open"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_cache_changes_nothing(
+    tmp_path: Path, damage: str, when: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cases = [make_case(tmp_path, name, "full") for name in ("a", "bb")]
+    image = np.full((12, 10, 6), 7, np.float32)
+    image[3] = 9
+    nib.save(nib.Nifti1Image(image, np.eye(4)), cases[0]["image"])
+    draws = [Draw(number % 2, (number,)) for number in range(20)]
+
+    dataset = make_dataset(tmp_path, cases, Patches((6, 6, 3)))
+    dataset.prepare()
+    expected = [dataset[draw] for draw in draws]
+    DAMAGE[damage](dataset.cache_file(cases[0]))
+    if when == "before a run":
+        dataset = make_dataset(tmp_path, cases, Patches((6, 6, 3)))
+    found = [dataset[draw] for draw in draws]
+    for one, other in zip(expected, found, strict=True):
+        assert all(torch.equal(one[key], other[key]) for key in one)
+    assert ("is damaged" in caplog.text) == ("deleted" not in damage)
+    if "deleted" not in damage or when == "before a run":
+        assert case_files.open_case_file(dataset.cache_file(cases[0])) is not None
+
+
+def test_what_was_checked_is_not_read_again_and_what_was_written_since_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = [make_case(tmp_path, name, "full") for name in ("a", "bb")]
+    make_dataset(tmp_path, cases, Patches((6, 6, 3))).prepare()
+    monkeypatch.setattr(case_files, "CHECKED", {})  # a new process
+    read: list[Path] = []
+    monkeypatch.setattr(case_files, "check_content", read.append)
+    first, second = (make_dataset(tmp_path, cases, Patches((6, 6, 3))) for _ in range(2))
+    first.prepare()
+    assert sorted(read) == sorted(first.cache_file(case) for case in cases)
+    second.volume(0), second.volume(1)
+    assert len(read) == 2
+    os.utime(first.cache_file(cases[1]))
+    for dataset in (first, second):
+        dataset.volume(0), dataset.volume(1)
+    assert read[2:] == [first.cache_file(cases[1])]
+
+
+def test_two_runs_share_a_cache(tmp_path: Path) -> None:
+    cases = [make_case(tmp_path, name, "full") for name in ("a", "bb")]
+    one, two = (make_dataset(tmp_path, cases, Patches((6, 6, 3))) for _ in range(2))
+    expected = one[Draw(0, (1,))]
+    path = one.cache_file(cases[0])
+    with whole_file(path) as unfinished:  # of another run, under way
+        assert torch.equal(two[Draw(0, (1,))]["image"], expected["image"])
+        two.make(cases[0], path)
+        assert unfinished.exists()
+        unfinished.write_bytes(path.read_bytes())
+    assert torch.equal(one[Draw(0, (1,))]["image"], expected["image"])
+    assert torch.equal(two[Draw(0, (1,))]["image"], expected["image"])
+
+
+def test_a_deleted_cache_is_made_again_within_its_limit(tmp_path: Path) -> None:
+    cases = [make_case(tmp_path, name, "full") for name in ("a", "bb", "ccc")]
+    dataset = make_dataset(tmp_path, cases, Patches((6, 6, 3)))
+    dataset.prepare()
+    size = max(dataset.cache_file(case).stat().st_size for case in cases)
+    shutil.rmtree(tmp_path / "cache")
+    limited = make_dataset(tmp_path, cases, Patches((6, 6, 3)), limit=2.05 * size / 1e9)
+    limited.prepare()
+    kept = sorted((tmp_path / "cache").iterdir())
+    assert len(kept) == 2
+    shutil.rmtree(tmp_path / "cache")
+    limited.open_volumes.clear()  # as in a loader that starts
+    for number in (2, 1, 0):
+        limited.volume(number)
+    assert sorted((tmp_path / "cache").iterdir()) == kept
+
+
+def test_a_cache_folder_that_cannot_be_is_an_error_that_says_so(tmp_path: Path) -> None:
+    (tmp_path / "cache").touch()
+    with pytest.raises(InputError, match="cache: cannot be created: there is a file where a folder was expected"):
+        make_dataset(tmp_path, [make_case(tmp_path, "a", "full")], Patches((6, 6, 3)))
+
+
+def test_scans_that_go_away_under_a_run_are_named(tmp_path: Path) -> None:
+    case = make_case(tmp_path, "a", "full")
+    dataset = make_dataset(tmp_path, [case], Patches((6, 6, 3)))
+    Path(case["label"]).unlink()
+    with pytest.raises(InputError, match=r"a_label.nii.gz: cannot be read: No such file"):
+        dataset.volume(0)
 
 
 def test_a_scan_that_cannot_be_read_is_named(tmp_path: Path) -> None:
