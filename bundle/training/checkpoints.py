@@ -125,7 +125,7 @@ class StageSaver:
 
     def save(self, engine: Engine, iteration: int, complete: bool = False) -> None:
         """Replace the run's checkpoint in one step."""
-        check_finite(self.network.state_dict(), f"stage {self.stage}, iteration {iteration}")
+        check_finite(self.network.state_dict(), self.run.checkpoint)
         scaler = getattr(engine, "scaler", None)
         state = {
             "run": self.run.identity,

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from monai.utils import CommonKeys
 from torch import Tensor
 
 from bundle.errors import InputError
-from bundle.files import write_text
+from bundle.files import append_text, write_text
 from bundle.training.events import PannEvents
 from bundle.training.pseudo_labels import Refresh
 from bundle.training.run_folder import TrainingRun, identity_of
@@ -72,13 +71,10 @@ class History:
     def record(self, kind: str, iteration: int, **values: Any) -> None:
         """Write a line."""
         line = json.dumps({"kind": kind, "stage": self.stage, "iteration": iteration, **values})
-        with self.path.open("a") as file:
-            file.write(f"{line}\n")
+        append_text(self.path, f"{line}\n")
 
     # --- Checkpoints -------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
-        with self.path.open("a") as file:
-            os.fsync(file.fileno())  # the checkpoint relies on these lines
         return {"stage": self.stage, "lines": len(self.own_lines()), "sums": self.sums, "counts": self.counts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

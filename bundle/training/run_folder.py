@@ -27,7 +27,7 @@ import torch
 from bundle.cohorts.datalists import Case
 from bundle.configs import config_record
 from bundle.errors import InputError
-from bundle.files import fingerprint_files, remove_unfinished, write_json
+from bundle.files import fingerprint_files, make_folder, sweep, write_json
 from bundle.inference.weights import MODEL_CONFIG
 
 __all__ = ["TrainingRun"]
@@ -104,8 +104,7 @@ class TrainingRun:
             InputError: when another process is at work there, or when there is something to lose.
         """
         self.lock()
-        for folder in (self.models, self.output_dir):
-            remove_unfinished(folder)
+        sweep(self.models, self.output_dir)
         now = {**config_record(), "cases": {f"{case['cohort']}/{case['case']}": case_key(case) for case in cases}}
         values = now.get("values", {})
         self.about = {name: values[name] for name in SUMMARY if name in values}
@@ -174,8 +173,7 @@ class TrainingRun:
         }
         for folder in dict.fromkeys([self.models, self.output_dir]):
             try:
-                folder.mkdir(parents=True, exist_ok=True)
-                lock = (folder / LOCK).open("a+")
+                lock = (make_folder(folder) / LOCK).open("a+")
             except OSError as error:
                 raise InputError(
                     f"{folder}: cannot be written to ({error.strerror}); choose another --bundle_root or --output_dir"
