@@ -3,8 +3,8 @@
     python tests/integration/killed_training.py POINT COMMAND…
 
 Points are counted in the main process: the beginning and the end of an iteration, each case of a refresh, the middle of
-each write of weights and checkpoints, the moments before and after each file takes its place. Point 0 kills nowhere, and
-prints how many there are.
+each write of weights and checkpoints, the moments before and after each file takes its place. Point 0 kills nowhere,
+and prints how many there are.
 """
 
 import os

@@ -1,5 +1,6 @@
 """Exact resume: a training that was killed, wherever, ends as if nothing had happened."""
 
+import itertools
 import json
 import random
 import signal
@@ -82,7 +83,7 @@ def spread(count: int, points: int, seed: int) -> list[int]:
     """Random points, one in each of ``count`` equal parts of a training."""
     draw = random.Random(seed)
     edges = [1 + part * points // count for part in range(count + 1)]
-    return [draw.randrange(low, high) for low, high in zip(edges, edges[1:], strict=False)]
+    return [draw.randrange(low, high) for low, high in itertools.pairwise(edges)]
 
 
 @pytest.mark.parametrize("part", range(3))
