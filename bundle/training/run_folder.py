@@ -200,7 +200,7 @@ class TrainingRun:
         identity = record["run"]["identity"] if record else None
         for path in (*(self.models / name for name in (*WEIGHTS, CHECKPOINT)), self.history):
             if path.is_file() and identity_of(path) != identity:
-                raise InputError(f"{path}: was left by another training than the one described in "
+                raise InputError(f"{path}: is damaged, or was left by another training than the one described in "
                                  f"{self.output_dir / CONFIG}; {WAYS_OUT}")  # fmt: skip
             if path.is_file() and identity is None:
                 raise InputError(f"{path}: was left by an earlier training; {WAYS_OUT}")
