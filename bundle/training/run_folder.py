@@ -15,13 +15,13 @@ import os
 import platform
 import secrets
 import shutil
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
 import torch
 
 from bundle.cohorts.datalists import Case
@@ -165,12 +165,8 @@ class TrainingRun:
     # --- One writer --------------------------------------------------------------------------------------------------
     def lock(self) -> None:
         """Own both folders until `finish`, or until this process ends, however it does."""
-        holder = {
-            "process": os.getpid(),
-            "host": platform.node(),
-            "since": now_in_words(),
-            "command": " ".join(sys.orig_argv),
-        }
+        user, host = psutil.Process().username(), platform.node()
+        holder = {"process": os.getpid(), "user": user, "host": host, "since": now_in_words()}
         for folder in dict.fromkeys([self.models, self.output_dir]):
             try:
                 lock = (make_folder(folder) / LOCK).open("a+")
@@ -244,7 +240,7 @@ def case_key(case: Case) -> str:
 def held_by(folder: Path, text: str) -> str:
     try:
         holder = json.loads(text)
-        who = f"process {holder['process']} on {holder['host']} since {holder['since']} ({holder['command']})"
+        who = f"process {holder['process']} of {holder['user']} on {holder['host']}, since {holder['since']},"
     except (ValueError, KeyError, TypeError):
         who = "another process"
     return (

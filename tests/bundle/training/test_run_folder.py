@@ -188,7 +188,9 @@ def test_a_folder_has_one_writer_who_is_named(tmp_path: Path, shared: str) -> No
         run.models = tmp_path / "others"
     else:
         run.output_dir = tmp_path / "others"
-    with pytest.raises(InputError, match=rf"{shared}: process {holder.pid} on .* since .* is training there; wait"):
+    with pytest.raises(
+        InputError, match=rf"{shared}: process {holder.pid} of .* on .*, since .*, is training there; wait"
+    ):
         run.begin([])
     holder.kill()
     holder.wait()
