@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.cohorts.datalists import Case
+from bundle.cohorts.datalists import Case, case_file
 from bundle.errors import InputError
 from bundle.files import whole_file
 from bundle.training.patches import Patches, Region, occupied_slices
@@ -38,7 +38,7 @@ class PseudoLabelStore:
         self.known: dict[Path, tuple[int, NDArray[np.bool_] | None]] = {}  # asked for at every draw
 
     def path(self, case: Case) -> Path:
-        return self.directory / case["cohort"] / f"{case['case']}.npz"
+        return case_file(self.directory, case, ".npz")
 
     def write(self, case: Case, completed: NDArray[np.uint8]) -> None:
         """Replace the case's file in one step: a reader sees the old one or the new one, never half of one."""
