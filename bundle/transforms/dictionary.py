@@ -18,6 +18,7 @@ from bundle.errors import InputError
 from bundle.organs import UNKNOWN, WHOLE_VOCABULARY, Vocabulary
 from bundle.scans.finding import scan_name
 from bundle.scans.grids import ScanGrid
+from bundle.scans.headers import check_memory
 from bundle.scans.reading import Scan, read_label_map, read_scan
 from bundle.scans.writing import write_label_map
 from bundle.transforms.resampling import to_network
@@ -82,6 +83,7 @@ class LoadOnNetworkGridd(MapTransform):
         for key in self.keys:
             scan = read_scan(result[key])
             grid = ScanGrid.spaced(scan.voxels.shape, scan.affine, self.pixdim)
+            check_memory(scan.path, grid.network_shape, itemsize=4)
             image = to_network(scan.voxels, grid)[None]
             result[key] = MetaTensor(image, affine=torch.as_tensor(grid.network_affine), meta=scan_meta(scan))
         return result
