@@ -124,6 +124,9 @@ def examine_cases(
     """
     memory = read_memory(remembered)
     keys = [case_key(case, vocabulary) for case in cases]
+    for case, key in zip(cases, keys, strict=True):
+        if key in memory and not is_about(memory[key], case):
+            del memory[key]
     todo = [case for case, key in zip(cases, keys, strict=True) if key not in memory]
     examine = partial(examine_case, vocabulary=vocabulary, picture=picture)
     fresh: list[CaseCheck] = []
@@ -140,6 +143,12 @@ def examine_cases(
         accepted = set(case.get("accept", ())) - {UNREADABLE}
         check.findings = [finding for finding in check.findings if finding.kind not in accepted]
     return checks
+
+
+def is_about(check: CaseCheck, case: Case) -> bool:
+    """Whether a remembered result is that of the case."""
+    said = (check.cohort, check.case, check.section, check.image)
+    return said == (case["cohort"], case["case"], case["section"], case["image"])
 
 
 def case_key(case: Case, vocabulary: Vocabulary) -> str:
