@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.cohorts.datalists import Case
+from bundle.cohorts.datalists import Case, case_file
 from bundle.errors import InputError
 from bundle.files import whole_file
 from bundle.training.patches import Patches, Region, occupied_slices
@@ -86,7 +86,7 @@ class PseudoLabelStore:
         return next((path for path in found if path.is_file()), None)
 
     def file(self, generation: int, case: Case) -> Path:
-        return self.folder(generation) / case["cohort"] / f"{case['case']}.npz"
+        return case_file(self.folder(generation), case, ".npz")
 
     def write(self, case: Case, completed: NDArray[np.uint8]) -> None:
         """Write the case's file of the refresh under way, in one step."""

@@ -11,10 +11,21 @@ import pytest
 from tests.paths import ROOT
 
 ROOMS = [
-    "errors", "organs", "files", "processes", "values", "configs",
+    "errors", "organs", "files", "untrusted", "processes", "values", "configs",
     "scans", "cohorts", "checks", "transforms", "networks", "inference", "training", "evaluation", "reports",
 ]  # fmt: skip
-WITHOUT_TORCH = ["errors", "organs", "files", "processes", "values", "configs", "scans", "cohorts", "checks"]
+WITHOUT_TORCH = [
+    "errors",
+    "organs",
+    "files",
+    "untrusted",
+    "processes",
+    "values",
+    "configs",
+    "scans",
+    "cohorts",
+    "checks",
+]
 MODULES = sorted((ROOT / "bundle").rglob("*.py"))
 
 
