@@ -12,7 +12,7 @@ from typing import Any
 
 from bundle.configs import VERSIONS, RunningConfig, installed
 from bundle.errors import InputError
-from bundle.networks.definitions import as_lists, check_definition, check_plain, complete_definition, shorten
+from bundle.networks.definitions import TARGET, as_lists, check_definition, check_plain, complete_definition, shorten
 from bundle.organs import Vocabulary
 from bundle.values import VALUES
 
@@ -232,7 +232,7 @@ def differences(
                 yield name, mine, theirs
     if "network_def" in names and isinstance(other.get("network_def"), Mapping):
         mine, theirs = (complete_definition(one) for one in (record.network_def, other["network_def"]))
-        for key in [*mine, *(key for key in theirs if key not in mine)]:
+        for key in dict.fromkeys([TARGET, *mine, *theirs]):  # another network has other arguments: its name first
             if not key.startswith("pretrained") and mine.get(key) != theirs.get(key):
                 yield f"network_def::{key}", mine.get(key), theirs.get(key)
     sizes = as_lists(other.get("patch_size"))

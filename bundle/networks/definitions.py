@@ -100,7 +100,7 @@ def find_network(target: Any) -> type[nn.Module] | None:
     for room, names in ((nets, vars(nets)), (bundle.networks, bundle.networks.__all__)):
         found = getattr(room, name, None) if name in names else None
         if inspect.isclass(found) and issubclass(found, nn.Module):
-            short = path == "" and room is nets  # as MONAI's configs write it
+            short = target == name and room is nets  # as MONAI's configs write it
             if short or path in (room.__name__, found.__module__):
                 return found
     return None
