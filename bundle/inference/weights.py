@@ -58,7 +58,7 @@ def write_weights(path: str | Path, network: nn.Module, record: ModelRecord, **t
     >>> from tempfile import TemporaryDirectory
     >>> from bundle.inference.records import describe_model
     >>> record = describe_model(Vocabulary("liver"), (-125, 275), (0, 255), (64, 64, 64), (2, 2, 2), network_def={
-    ...     "_target_": "UNet", "spatial_dims": 3, "in_channels": 1, "out_channels": 2, "channels": [4, 8]})
+    ...     "_target_": "BasicUNet", "spatial_dims": 3, "in_channels": 1, "out_channels": 2})
     >>> with TemporaryDirectory() as folder:
     ...     write_weights(f"{folder}/model.pt", nn.Linear(2, 2), record, stage="train")
     ...     read_checkpoint(f"{folder}/model.pt").record.training
@@ -235,7 +235,7 @@ def load_weights(network: nn.Module, path: str | Path, vocabulary: Vocabulary = 
     >>> from tempfile import TemporaryDirectory
     >>> from bundle.inference.records import describe_model
     >>> record = describe_model(Vocabulary("liver"), (-125, 275), (0, 255), (64, 64, 64), (2, 2, 2), network_def={
-    ...     "_target_": "UNet", "spatial_dims": 3, "in_channels": 1, "out_channels": 2, "channels": [4, 8]})
+    ...     "_target_": "BasicUNet", "spatial_dims": 3, "in_channels": 1, "out_channels": 2})
     >>> with TemporaryDirectory() as folder:
     ...     write_weights(f"{folder}/model.pt", nn.Linear(2, 2), record)
     ...     load_weights(nn.Linear(2, 2), f"{folder}/model.pt", Vocabulary("spleen"))  # doctest: +ELLIPSIS

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from monai.bundle import ConfigParser
 
-from bundle.errors import InputError
+from bundle.errors import InputError, find_input_error
 from bundle.inference.records import ModelRecord, describe_model, differences, read_record
 from bundle.networks.definitions import build_network
 from bundle.organs import ORGANS, Vocabulary
@@ -110,6 +110,15 @@ def test_a_network_that_weights_cannot_name_is_refused_at_the_start() -> None:
     values = {name: value for name, value in description().items() if name not in ("organs", "network_def")}
     with pytest.raises(InputError, match=r"this config: network_def: expected a network of MONAI.*'my.Network'"):
         describe_model(Vocabulary("liver"), **values, network_def={"_target_": "my.Network"})
+
+
+def test_a_network_that_could_not_be_built_again_is_refused_at_the_start() -> None:
+    parser = ConfigParser()
+    parser.read_config(str(CONFIGS / "train.yaml"))
+    parser["network_def::act"] = "$torch.nn.GELU"  # MONAI builds it, but text does not say what it is
+    with pytest.raises(RuntimeError) as caught:
+        parser.get_parsed_content("model_record")
+    assert "this config: network_def: UNet cannot be built with these arguments" in str(find_input_error(caught.value))
 
 
 # --- What differs ----------------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def test_arguments_are_plain_data(name: str, value: Any, said: str) -> None:
 def test_ordinary_arguments_are_allowed() -> None:
     norm = ["group", {"num_groups": 2}]
     check_definition({**UNET, "norm": norm, "act": "relu", "dropout": 0.1, "bias": False}, "model.pt")
-    check_definition({"_target_": "SwinUNETR", "drop_path_rate": 0.1, "use_checkpoint": True}, "model.pt")
+    check_definition({"_target_": "SwinUNETR", "dropout_path_rate": 0.1, "use_checkpoint": True}, "model.pt")
     check_definition({"_target_": "FlexibleUNet", "pretrained": None, "backbone": "efficientnet-b0"}, "model.pt")
 
 
