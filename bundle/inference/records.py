@@ -12,7 +12,15 @@ from typing import Any
 
 from bundle.configs import VERSIONS, RunningConfig, installed
 from bundle.errors import InputError
-from bundle.networks.definitions import as_lists, check_definition, check_plain, complete_definition, shorten
+from bundle.networks.definitions import (
+    TARGET,
+    as_lists,
+    check_definition,
+    check_plain,
+    complete_definition,
+    outline_network,
+    shorten,
+)
 from bundle.organs import Vocabulary
 from bundle.values import VALUES
 
@@ -100,7 +108,7 @@ def describe_model(
     Raises:
         InputError: when it is not plain data, or its network is one that weights cannot name.
 
-    >>> unet = {"_target_": "UNet", "spatial_dims": 3, "in_channels": 1, "out_channels": 2, "channels": (4, 8)}
+    >>> unet = {"_target_": "BasicUNet", "spatial_dims": 3, "in_channels": 1, "out_channels": 2}
     >>> window, intensity, pixdim = (-125, 275), (0, 255), (1.5, 1.5, 2.0)
     >>> describe_model(Vocabulary("liver"), window, intensity, (64, 64, 64), pixdim, network_def=unet).organs
     ['liver']
@@ -119,7 +127,9 @@ def describe_model(
         "scales": scales,
         "versions": {name: installed(name) for name in VERSIONS},
     }
-    return read_record(record, "this config")
+    described = read_record(record, "this config")
+    outline_network(described.network_def, "this config")  # what is written now can be built later
+    return described
 
 
 def without_pretrained(network_def: Any) -> Any:
@@ -232,7 +242,7 @@ def differences(
                 yield name, mine, theirs
     if "network_def" in names and isinstance(other.get("network_def"), Mapping):
         mine, theirs = (complete_definition(one) for one in (record.network_def, other["network_def"]))
-        for key in [*mine, *(key for key in theirs if key not in mine)]:
+        for key in dict.fromkeys([TARGET, *mine, *theirs]):  # another network has other arguments: its name first
             if not key.startswith("pretrained") and mine.get(key) != theirs.get(key):
                 yield f"network_def::{key}", mine.get(key), theirs.get(key)
     sizes = as_lists(other.get("patch_size"))

@@ -112,7 +112,7 @@ def read_config(config: str | Path, overlays: Sequence[str | Path]) -> tuple[Con
     parser = ConfigParser()
     try:
         parser.read_config([str(config), *(str(overlay) for overlay in overlays)])
-        given = ConfigParser.load_config_files([str(overlay) for overlay in overlays]) if overlays else {}
+        given = [name for overlay in overlays for name in ConfigParser.load_config_file(str(overlay))]
     except Exception as error:  # YAML, JSON and MONAI's parser raise a dozen kinds
         names = ", ".join(str(overlay) for overlay in overlays)
         raise InputError(f"{names}: cannot be read as a config ({shorten(str(error))}); correct the overlay") from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import warnings
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -57,7 +58,7 @@ def write_weights(path: str | Path, network: nn.Module, record: ModelRecord, **t
     >>> from tempfile import TemporaryDirectory
     >>> from bundle.inference.records import describe_model
     >>> record = describe_model(Vocabulary("liver"), (-125, 275), (0, 255), (64, 64, 64), (2, 2, 2), network_def={
-    ...     "_target_": "UNet", "spatial_dims": 3, "in_channels": 1, "out_channels": 2, "channels": [4, 8]})
+    ...     "_target_": "BasicUNet", "spatial_dims": 3, "in_channels": 1, "out_channels": 2})
     >>> with TemporaryDirectory() as folder:
     ...     write_weights(f"{folder}/model.pt", nn.Linear(2, 2), record, stage="train")
     ...     read_checkpoint(f"{folder}/model.pt").record.training
@@ -123,10 +124,6 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         InputError: when it is missing, is something else, or holds a weight that is not finite.
     """
     path = Path(path)
-    if path.is_dir():
-        raise InputError(f"{path}: expected a file of weights, found a folder; give the path of a checkpoint")
-    if not path.is_file():
-        raise InputError(f"{path}: no such weights; train first, or give the path of a checkpoint")
     content = read_content(path)
     state = content.get("model", content) if isinstance(content, Mapping) else content
     if not isinstance(state, Mapping) or not state:
@@ -139,25 +136,37 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def read_content(path: Path) -> Any:
-    if path.stat().st_size == 0:
-        raise InputError(f"{path}: the file is empty; {GIVE}")
+    """What PyTorch makes of a file without executing anything in it."""
     try:
-        if is_torchscript(path):
-            raise InputError(f"{path}: expected weights, found a TorchScript program; give the weights it was made of")
-        return torch.load(path, map_location="cpu", weights_only=True)
+        check_kind(path)
+        with warnings.catch_warnings(action="ignore"):  # of other versions of pickle: what they lead to is said below
+            return torch.load(path, map_location="cpu", weights_only=True)
     except InputError:
         raise
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}); {GIVE}") from None
-    except pickle.UnpicklingError as error:
-        if "global" in str(error).lower():  # PyTorch names the class or function that it did not call
-            raise InputError(
-                f"{path}: holds Python objects, which could execute anything when they are loaded; {GIVE}"
-            ) from None
-        raise InputError(f"{path}: expected weights that PyTorch wrote, found something else; {GIVE}") from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(f"{path}: no such weights; train first, or give the path of a checkpoint") from None
     except Exception as error:  # torch raises many kinds for a file that is damaged or none of its own
-        reason = f"{type(error).__name__}: {shorten(str(error))}"
-        raise InputError(f"{path}: cannot be read as weights, it may be incomplete ({reason}); {GIVE}") from None
+        if (
+            isinstance(error, pickle.UnpicklingError) and "GLOBAL" in str(error).upper()
+        ):  # it names what it did not call
+            found = "holds Python objects, which could execute anything when they are loaded"
+        else:
+            found = f"cannot be read as weights, it may be incomplete ({type(error).__name__}: {shorten(str(error))})"
+        raise InputError(f"{path}: {found}; {GIVE}") from None
+
+
+def check_kind(path: Path) -> None:
+    """The file begins as one that PyTorch wrote, and is no program."""
+    if path.is_dir():
+        raise InputError(f"{path}: expected a file of weights, found a folder; give the path of a checkpoint")
+    with path.open("rb") as file:
+        start = file.read(2)
+    if not start:
+        raise InputError(f"{path}: the file is empty; {GIVE}")
+    if not start.startswith((b"PK", b"\x80")):  # a zip archive, or the pickle of earlier versions
+        raise InputError(f"{path}: expected weights that PyTorch wrote, found another kind of file; {GIVE}")
+    if is_torchscript(path):
+        raise InputError(f"{path}: expected weights, found a TorchScript program; give the weights it was made of")
 
 
 def is_torchscript(path: Path) -> bool:
@@ -226,7 +235,7 @@ def load_weights(network: nn.Module, path: str | Path, vocabulary: Vocabulary = 
     >>> from tempfile import TemporaryDirectory
     >>> from bundle.inference.records import describe_model
     >>> record = describe_model(Vocabulary("liver"), (-125, 275), (0, 255), (64, 64, 64), (2, 2, 2), network_def={
-    ...     "_target_": "UNet", "spatial_dims": 3, "in_channels": 1, "out_channels": 2, "channels": [4, 8]})
+    ...     "_target_": "BasicUNet", "spatial_dims": 3, "in_channels": 1, "out_channels": 2})
     >>> with TemporaryDirectory() as folder:
     ...     write_weights(f"{folder}/model.pt", nn.Linear(2, 2), record)
     ...     load_weights(nn.Linear(2, 2), f"{folder}/model.pt", Vocabulary("spleen"))  # doctest: +ELLIPSIS

@@ -23,7 +23,15 @@ from torch.overrides import TorchFunctionMode
 import bundle.networks
 from bundle.errors import InputError
 
-__all__ = ["build_network", "check_definition", "check_plain", "complete_definition", "find_network", "shorten"]
+__all__ = [
+    "build_network",
+    "check_definition",
+    "check_plain",
+    "complete_definition",
+    "find_network",
+    "outline_network",
+    "shorten",
+]
 
 TARGET = "_target_"
 DEEPEST, MOST, LONGEST = 16, 100_000, 10_000  # nesting and items of plain data, letters of a text
@@ -100,7 +108,7 @@ def find_network(target: Any) -> type[nn.Module] | None:
     for room, names in ((nets, vars(nets)), (bundle.networks, bundle.networks.__all__)):
         found = getattr(room, name, None) if name in names else None
         if inspect.isclass(found) and issubclass(found, nn.Module):
-            short = path == "" and room is nets  # as MONAI's configs write it
+            short = target == name and room is nets  # as MONAI's configs write it
             if short or path in (room.__name__, found.__module__):
                 return found
     return None
@@ -207,9 +215,8 @@ def build_network(definition: Mapping[str, Any], weights: Mapping[str, Tensor], 
     Raises:
         InputError: when the network cannot be built, or has other weights.
     """
-    check_definition(definition, source)
-    with no_more_than(weights), torch.device("meta"), SchedulesOnCPU():
-        outline = instantiate(definition, source)
+    with no_more_than(weights):
+        outline = outline_network(definition, source)
     expected = {name: tuple(value.shape) for name, value in outline.state_dict().items()}
     found = {name: tuple(value.shape) for name, value in weights.items()}
     for name in [*expected, *found]:
@@ -219,6 +226,21 @@ def build_network(definition: Mapping[str, Any], weights: Mapping[str, Tensor], 
                 f"in the file and {expected.get(name, 'missing')} in the network; {REPLACE}"
             )
     return instantiate(definition, source)
+
+
+def outline_network(definition: Mapping[str, Any], source: str) -> nn.Module:
+    """The network that a definition describes, without memory: its parameters have shapes and no values.
+
+    Args:
+        definition: a `network_def`; it is checked here.
+        source: the file it was read from, for the sentence.
+
+    Raises:
+        InputError: when it cannot be built.
+    """
+    check_definition(definition, source)
+    with torch.device("meta"), SchedulesOnCPU():
+        return instantiate(definition, source)
 
 
 def instantiate(definition: Mapping[str, Any], source: str) -> nn.Module:
@@ -231,7 +253,7 @@ def instantiate(definition: Mapping[str, Any], source: str) -> nn.Module:
     except Exception as error:  # whatever a constructor makes of arguments that it does not expect
         raise InputError(
             f"{source}: network_def: {definition[TARGET]} cannot be built with these arguments "
-            f"({type(error).__name__}: {shorten(str(error))}); {REPLACE}"
+            f"({type(error).__name__}: {shorten(str(error))}); it needs plain values that it takes"
         ) from None
 
 
