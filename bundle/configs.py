@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from bundle.values import VALUES, shown
 if TYPE_CHECKING:
     from monai.bundle.reference_resolver import ReferenceResolver
 
-__all__ = ["RunningConfig", "check_values", "find_mistakes", "reason_of", "write_config"]
+__all__ = ["RunningConfig", "build_parts", "check_values", "find_mistakes", "reason_of", "write_config"]
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +78,28 @@ class RunningConfig:
         if isinstance(value, list):
             return [self.written(item, f"{name}::{place}") for place, item in enumerate(value)]
         return self.value(name) if isinstance(value, str) and value.startswith(("$", "@")) else value
+
+    def build(self, name: str) -> Any:
+        """What an id stands for, its components built.
+
+        Raises:
+            InputError: when one of them cannot be built: which, and why.
+        """
+        try:
+            return self.resolver.get_resolved_content(name)
+        except Exception as error:  # what a class raises that is given something it cannot use is its own matter
+            found = find_input_error(error)
+            if found is not None:
+                raise found from None
+            failed = failed_id(error) or name
+            item = self.resolver.items.get(failed)
+            config = item.get_config() if item is not None else None
+            target = config.get("_target_") if isinstance(config, Mapping) else None
+            what = f"{target} cannot be built" if target is not None else "cannot be worked out"
+            raise InputError(
+                f"{ConfigSources.find().place(failed)}: {what} ({reason_of(error)}); correct its arguments, or the "
+                "values that they refer to"
+            ) from None
 
     def references(self) -> set[str]:
         """The ids that something in the config refers to: `loss`, and of stages `train::loss`."""
@@ -236,6 +258,31 @@ def reason_of(error: BaseException) -> str:
         error = error.__cause__
     reason = " ".join(str(found or error).split())
     return (reason[:300] + " …" if len(reason) > 300 else reason) or type(error).__name__
+
+
+def failed_id(error: BaseException) -> str | None:
+    """The innermost id that MONAI was resolving when an exception was raised."""
+    trace, failed = error.__traceback__, None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_name == "_resolve_one_item":
+            failed = trace.tb_frame.f_locals.get("id")
+        trace = trace.tb_next
+    return failed
+
+
+def build_parts(ids: Sequence[str]) -> None:
+    """Build parts of the config that runs now, to find out what cannot be built before time is spent on data.
+
+    Args:
+        ids: of the parts; those that the config does not have are left out.
+
+    Raises:
+        InputError: for the first part that cannot be built.
+    """
+    config = RunningConfig.find()
+    for name in ids if config is not None else ():
+        if config is not None and name in config.resolver.items:
+            config.build(name)
 
 
 def missing_device(device: str) -> Iterator[Mistake]:

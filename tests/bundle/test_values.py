@@ -11,7 +11,7 @@ from bundle.values import VALUES, Value, shown
 
 BY_NAME = {value.name: value for value in VALUES}
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["1e-5", "null", "cpu"]),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["1e-5", "null"]),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=8,
 )  # fmt: skip
