@@ -26,7 +26,15 @@ from bundle.values import VALUES, shown
 if TYPE_CHECKING:
     from monai.bundle.reference_resolver import ReferenceResolver
 
-__all__ = ["RunningConfig", "build_parts", "check_values", "find_mistakes", "reason_of", "write_config"]
+__all__ = [
+    "RunningConfig",
+    "build_parts",
+    "check_values",
+    "find_mistakes",
+    "reason_of",
+    "refuse_mistakes",
+    "write_config",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -171,12 +179,16 @@ def check_values(strict: bool = True) -> None:
     if config is None:
         return
     sources = ConfigSources.find()
-    mistakes = find_mistakes(config, sources, strict)
+    refuse_mistakes(find_mistakes(config, sources, strict))
+    warn_of_idle_values(config, sources, strict)
+
+
+def refuse_mistakes(mistakes: Sequence[str]) -> None:
+    """Raise an InputError that has a line for each mistake, if there is any."""
     if len(mistakes) > 1:
         raise InputError("\n  ".join([f"{len(mistakes)} mistakes in the config:", *mistakes]))
     if mistakes:
         raise InputError(mistakes[0])
-    warn_of_idle_values(config, sources, strict)
 
 
 def find_mistakes(config: RunningConfig, sources: ConfigSources, strict: bool = True) -> list[str]:
