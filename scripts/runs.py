@@ -59,9 +59,9 @@ class Run:
 
 
 def bundle_command(run_id: str, configs: Sequence[str | Path], **values: object) -> tuple[str, ...]:
-    """`python -m monai.bundle run`, as a user would type it."""
+    """`python -m scripts run`, as a user would type it."""
     files = str([str(config) for config in configs])
-    command = [sys.executable, "-W", "ignore", "-m", "monai.bundle", "run", run_id, "--config_file", files]
+    command = [sys.executable, "-W", "ignore", "-m", "scripts", "run", run_id, "--config_file", files]
     for name, value in values.items():
         command += [f"--{name}", str(value)]
     return tuple(command)

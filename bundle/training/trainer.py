@@ -214,8 +214,6 @@ def run_stage(
         load_weights(trainer.network, checkpoint, vocabulary)
         logger.info("the stage is replaced by %s", checkpoint)
     elif iterations > 0 and not saver.restore(trainer):
-        # What a stage draws follows from the seed, not from what was built before it or how many workers load data.
-        torch.manual_seed(torch.initial_seed())
         NumbersWatch(saver.stage).attach(trainer)
         saver.attach(trainer)
         with saver.stopping_gently():
