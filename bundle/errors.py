@@ -22,6 +22,7 @@ __all__ = [
     "InputError",
     "Terminated",
     "find_input_error",
+    "let_loaders_end",
     "os_error_sentence",
     "show_input_errors_plainly",
 ]
@@ -60,7 +61,8 @@ DISK_FAULTS = {
 }
 MACHINE_FAULTS = (  # in an exception's "Kind: text", where torch and MONAI have no kind of their own for it
     (
-        r"DataLoader worker .*(killed by signal|exited unexpectedly)",
+        # The others: it was killed while it handed a batch over; no other processes talk to each other here.
+        r"DataLoader worker .*(killed by signal|exited unexpectedly)|^Connection(Reset|Refused)Error|^EOFError: $",
         "workers: a process that loads data was ended from outside, probably for lack of memory or of shared memory "
         f"(/dev/shm); use fewer, or --workers 0, which loads in the main process, {AGAIN}",
     ),
@@ -139,9 +141,12 @@ def show_input_errors_plainly(interrupted: str = "start the same command again")
     Args:
         interrupted: what to do after Ctrl-C.
     """
-    previous = sys.excepthook
+    previous, process = sys.excepthook, os.getpid()
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if os.getpid() != process:
+            return  # what a process that loads data has to say, it hands to this one; at its end it only complains
+        let_loaders_end()
         if isinstance(error, Terminated):
             end(f"terminated; {interrupted}", TERMINATED)
         if isinstance(error, KeyboardInterrupt):
@@ -152,7 +157,13 @@ def show_input_errors_plainly(interrupted: str = "start the same command again")
         previous(kind, error, trace)
 
     sys.excepthook = hook
-    end_as_by_keyboard()
+    end_in_order()
+
+
+def let_loaders_end() -> None:
+    """Once one error is under way: torch would raise another one, anywhere, for each loader process that ends."""
+    with contextlib.suppress(ValueError):  # only the main thread may
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def end(sentence: str, code: int) -> NoReturn:
@@ -163,15 +174,17 @@ def end(sentence: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def end_as_by_keyboard() -> None:
+def end_in_order() -> None:
     """Let SIGTERM clean up as Ctrl-C does, unless somebody has decided about it or this is not the main thread."""
     process = os.getpid()
 
-    def terminate(number: int, frame: FrameType | None) -> None:
-        if os.getpid() == process:
-            raise Terminated
-        os._exit(TERMINATED)  # a process forked from this one has nothing of its own to clean up
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != process:
+            os._exit(128 + number)  # a process forked from this one has nothing of its own to clean up
+        let_loaders_end()
+        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
     with contextlib.suppress(ValueError):  # only the main thread may
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, terminate)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                signal.signal(number, interrupt)

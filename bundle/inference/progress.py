@@ -10,6 +10,8 @@ from ignite.engine import Engine, Events
 from monai.utils import CommonKeys
 from tqdm import tqdm
 
+from bundle.errors import let_loaders_end
+
 __all__ = ["Progress"]
 
 
@@ -50,6 +52,8 @@ class Progress:
         self.bar.update()
 
     def close(self, engine: Engine, *error: Any) -> None:
+        if error:
+            let_loaders_end()
         if self.bar is not None:
             self.bar.close()
         if error:

@@ -23,6 +23,7 @@ from ignite.engine import Engine, Events
 from monai.engines import Evaluator, Trainer
 from torch import nn
 
+from bundle.errors import Terminated, let_loaders_end
 from bundle.files import whole_file
 from bundle.inference.records import ModelRecord
 from bundle.inference.weights import check_finite, write_model_json, write_weights
@@ -93,7 +94,8 @@ class StageSaver:
         self.minutes = float(minutes)
         self.last = time.monotonic()
         self.due = False
-        self.asked_to_stop, self.process = False, os.getpid()
+        self.asked_to_stop: KeyboardInterrupt | None = None
+        self.process = os.getpid()
 
     @property
     def network(self) -> nn.Module:
@@ -112,10 +114,11 @@ class StageSaver:
 
     def between_iterations(self, engine: Engine) -> None:
         """At the beginning of an iteration nothing is left to do of the one before; at that one's own end there is."""
-        if self.due or self.asked_to_stop or time.monotonic() - self.last >= SECONDS * self.minutes:
+        if self.due or self.asked_to_stop is not None or time.monotonic() - self.last >= SECONDS * self.minutes:
             self.save(engine, engine.state.iteration - 1)
-        if self.asked_to_stop:
-            raise KeyboardInterrupt
+        if self.asked_to_stop is not None:
+            let_loaders_end()
+            raise self.asked_to_stop
 
     def complete(self, engine: Engine) -> None:
         training = {**self.run.summary, "stage": self.stage, "iteration": engine.state.iteration}
@@ -185,9 +188,10 @@ class StageSaver:
             if number == signal.SIGTERM:
                 os._exit(128 + number)
             return  # the data of the last iteration are still wanted
-        if self.asked_to_stop:
-            raise KeyboardInterrupt
-        self.asked_to_stop = True
+        if self.asked_to_stop is not None:
+            let_loaders_end()
+            raise self.asked_to_stop
+        self.asked_to_stop = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
         logger.warning("stopping after this iteration, with a checkpoint; once more stops at once")
 
 

@@ -4,9 +4,10 @@ import os
 import signal
 
 import pytest
+import torch
 
 from bundle.errors import InputError
-from bundle.processes import run_all
+from bundle.processes import check_device, run_all
 
 
 def double(number: int) -> int:
@@ -46,3 +47,10 @@ def test_a_killed_process_is_explained() -> None:
 def test_a_wrong_number_of_processes_is_refused(workers: object) -> None:
     with pytest.raises(InputError, match="workers: expected a number of processes from 1 on"):
         list(run_all(double, range(3), "doubling", workers, progress=False))  # type: ignore[arg-type]
+
+
+def test_a_device_that_this_machine_has_not_is_named() -> None:
+    assert check_device("cpu") == check_device(torch.device("cpu")) == "cpu"
+    for device in ("cuda:77", "gpu"):
+        with pytest.raises(InputError, match=f"device: expected a device of this machine, found {device} .*choose cpu"):
+            check_device(device)
