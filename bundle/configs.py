@@ -21,6 +21,7 @@ from bundle.components import find_component_mistakes, find_reference_mistakes
 from bundle.config_files import ConfigSources, callers
 from bundle.errors import InputError, find_input_error
 from bundle.files import digest_files
+from bundle.processes import check_device
 from bundle.relations import Mistake, find_contradictions, switched_off
 from bundle.values import VALUES, shown
 
@@ -299,15 +300,12 @@ def build_parts(ids: Sequence[str]) -> None:
 
 
 def missing_device(device: str) -> Iterator[Mistake]:
-    """A GPU that is asked for and not there."""
-    if not device.startswith("cuda"):
-        return
-    import torch  # here: most commands need none
-
-    count, number = torch.cuda.device_count(), int(device.partition(":")[2] or 0)
-    if number >= count:
-        there = f"there are {count}, counted from 0" if count else "this machine has none that PyTorch can use"
-        yield Mistake(("device",), f"expected a GPU that is there, found {device}, but {there}; give another, or cpu")
+    """A device that is asked for and not there."""
+    if device.startswith("cuda"):  # others are there, and most commands need no torch
+        try:
+            check_device(device)
+        except InputError as error:
+            yield Mistake(("device",), str(error).removeprefix("device: "))
 
 
 def warn_of_idle_values(config: RunningConfig, sources: ConfigSources, strict: bool) -> None:

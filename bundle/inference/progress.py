@@ -42,7 +42,8 @@ class Progress:
 
     def start(self, engine: Engine) -> None:
         total = (engine.state.max_epochs or 1) * (engine.state.epoch_length or 0)
-        self.bar = tqdm(total=total or None, desc=self.description, unit=self.unit, mininterval=0.5)
+        done = engine.state.iteration  # of a training that goes on
+        self.bar = tqdm(total=total or None, initial=done, desc=self.description, unit=self.unit, mininterval=0.5)
 
     def advance(self, engine: Engine) -> None:
         assert self.bar is not None

@@ -225,17 +225,3 @@ def set_threads(threads: int | None) -> None:
     if not isinstance(threads, int) or threads < 1:
         raise InputError(f"threads: expected a number from 1 on, found {threads}")
     torch.set_num_threads(threads)
-
-
-def check_device(device: str) -> str:
-    """The device, if this machine has it.
-
-    Raises:
-        InputError: when it has not.
-    """
-    try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"device: {device} cannot be used ({reason}); choose cpu") from None
-    return device

@@ -58,7 +58,8 @@ def segment(
     """
     # Imported here: the help needs none of these.
     from bundle.files import fingerprint_files, remove_unfinished
-    from bundle.inference.segmenters import check_device, load_segmenter, set_threads
+    from bundle.inference.segmenters import load_segmenter, set_threads
+    from bundle.processes import check_device
     from bundle.scans.finding import find_scans
     from scripts.common import check_writable, listed
     from scripts.segment.jobs import ScanJob, SegmentingRun, check_target, wanted_organs
