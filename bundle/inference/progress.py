@@ -58,6 +58,5 @@ class Progress:
         if self.bar is not None:
             self.bar.close()
         if error:
-            # Ignite leaves an exception to its first handler. Raising it here, before a CheckpointSaver further down
-            # the list sees it, keeps the weights of a broken run from being saved under a finished one's name.
+            # Ignite leaves an exception to its handlers, and it ends there unless one of them raises it again.
             raise error[0]
