@@ -147,8 +147,8 @@ class TrainingRun:
             if record is not None:  # a run that was begun
                 record["run"]["finished"] = now_in_words()
                 write_json(self.output_dir / CONFIG, record)
-            self.checkpoint.unlink(missing_ok=True)
             self.finished = True
+        self.checkpoint.unlink(missing_ok=True)
         for lock in self.locks:
             lock.close()
         self.locks = []
