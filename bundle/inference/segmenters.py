@@ -128,17 +128,12 @@ def load_model(path: Path, config: str | Path, overlays: Sequence[str | Path], v
     parser, given = read_config(config, overlays)
     checkpoint = read_checkpoint(path)
     record, source = checkpoint.describe()
-    if record is None and not overlays:
-        raise InputError(
-            f"{path}: the weights do not say what they are, and there is no {MODEL_CONFIG} beside them; give the "
-            "--overlays that they were trained with"
-        )
     described = {} if record is None else record.config()
     parser.update({name: value for name, value in described.items() if name not in {"network_def", *given}})
     parser.update({**values, "label_grid": "scan"})
     parser.parse()
     if record is None:
-        logger.warning("%s: the weights do not say what they are; nothing confirms what the overlays say", path)
+        check_described(path, overlays)
     else:
         chosen = model_values(RunningConfig(parser.ref_resolver), given.intersection(described))
         names = ", ".join(str(overlay) for overlay in overlays)
@@ -150,6 +145,16 @@ def load_model(path: Path, config: str | Path, overlays: Sequence[str | Path], v
     load_state(network, checkpoint)
     network = network.to(parser.get_parsed_content("device")).eval()
     return Model(path, parser, network, None if record is None else source)
+
+
+def check_described(path: Path, overlays: Sequence[str | Path]) -> None:
+    """Overlays say what the weights are, where nothing else does."""
+    if not overlays:
+        raise InputError(
+            f"{path}: the weights do not say what they are, and there is no {MODEL_CONFIG} beside them; give the "
+            "--overlays that they were trained with"
+        )
+    logger.warning("%s: the weights do not say what they are; nothing confirms what the overlays say", path)
 
 
 def load_segmenter(

@@ -11,7 +11,7 @@ import logging
 import pickle
 import warnings
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -156,7 +156,7 @@ def read_content(path: Path) -> Any:
 
 
 def check_kind(path: Path) -> None:
-    """The file begins as one that PyTorch wrote, and is no program."""
+    """The file is one that PyTorch wrote, undamaged, and no program."""
     if path.is_dir():
         raise InputError(f"{path}: expected a file of weights, found a folder; give the path of a checkpoint")
     with path.open("rb") as file:
@@ -165,15 +165,20 @@ def check_kind(path: Path) -> None:
         raise InputError(f"{path}: the file is empty; {GIVE}")
     if not start.startswith((b"PK", b"\x80")):  # a zip archive, or the pickle of earlier versions
         raise InputError(f"{path}: expected weights that PyTorch wrote, found another kind of file; {GIVE}")
-    if is_torchscript(path):
-        raise InputError(f"{path}: expected weights, found a TorchScript program; give the weights it was made of")
+    if zipfile.is_zipfile(path):
+        check_archive(path)
 
 
-def is_torchscript(path: Path) -> bool:
-    if not zipfile.is_zipfile(path):
-        return False
+def check_archive(path: Path) -> None:
+    """The members of the archive are what was written; PyTorch itself does not compare their checksums."""
     with zipfile.ZipFile(path) as archive:
-        return any(name.endswith("/constants.pkl") for name in archive.namelist())
+        if any(name.endswith("/constants.pkl") for name in archive.namelist()):
+            raise InputError(f"{path}: expected weights, found a TorchScript program; give the weights it was made of")
+        if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):  # it could be of any size
+            raise InputError(f"{path}: expected weights that PyTorch wrote, found a compressed archive; {GIVE}")
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise InputError(f"{path}: the file is damaged, its checksums do not fit; copy it again, or {GIVE}")
 
 
 def check_tensor(name: Any, value: Any, path: Path) -> None:
@@ -251,13 +256,16 @@ def load_weights(network: nn.Module, path: str | Path, vocabulary: Vocabulary = 
     load_state(network, checkpoint)
 
 
-def model_values(config: RunningConfig | None, names: Iterable[str] = (*IDENTITY, "patch_size")) -> dict[str, Any]:
+def model_values(config: RunningConfig | None, names: Collection[str] = (*IDENTITY, "patch_size")) -> dict[str, Any]:
     """What a config says about its model: ids and values, of those ids that it has."""
     if config is None:
         return {}
-    known = [name for name in names if name in config.raw]
-    # the network as it is written: what is instantiated no longer shows it
-    return {name: config.section(name) if name == "network_def" else config.value(name) for name in known}
+    values = {name: config.value(name) for name in names if name in config.raw and name != "network_def"}
+    if "organs" in values:  # also by other names, or separated by commas
+        values["organs"] = Vocabulary(values["organs"]).names
+    if "network_def" in names:  # as it is written: what is instantiated no longer shows it
+        values["network_def"] = config.section("network_def")
+    return values
 
 
 def check_agreement(record: ModelRecord, config: Mapping[str, Any], source: Path, remedy: str | None = None) -> None:

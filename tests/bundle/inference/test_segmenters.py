@@ -114,7 +114,7 @@ def test_weights_that_say_nothing_are_what_overlays_say(tmp_path: Path, caplog: 
 def test_overlays_choose_windows_but_not_what_the_model_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path, overlay = save_model(tmp_path), tmp_path / "mine.yaml"
     network = "network_def::channels: [4, 8]\nnetwork_def::strides: [2]\n"
-    overlay.write_text(f"patch_size: [32, 32, 16]\nscales: [1.0, 1.5]\nfold: 0\n{network}")
+    overlay.write_text(f"patch_size: [32, 32, 16]\nscales: [1.0, 1.5]\norgans: liver,spleen\n{network}")
     segmenter = loaded(path, overlays=[overlay])
     assert segmenter.inferer.roi_size == (32, 32, 16)
     assert segmenter.inferer.asked["scales"] == [1.0, 1.5]

@@ -2,13 +2,14 @@
 
 import json
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from ignite.engine import Engine
-from monai.bundle import ConfigParser, ckpt_export
+from monai.bundle import ConfigParser, ckpt_export, load
 from monai.handlers import CheckpointLoader
 from torch import nn
 
@@ -118,6 +119,26 @@ def test_folders_and_damaged_files_are_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=rf"bad.pt: .*({said})") as caught:
             read_checkpoint(path)
         assert "\n" not in str(caught.value)
+
+
+def test_a_single_wrong_byte_is_noticed(tmp_path: Path) -> None:
+    path = save_model(tmp_path)
+    content = path.read_bytes()
+    name, weight = next(iter(read_checkpoint(path).state.items()))
+    place = content.index(weight.numpy().tobytes())
+    path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    assert not torch.equal(torch.load(path, weights_only=True)["model"][name], weight)  # PyTorch does not
+    with pytest.raises(InputError, match=r"model.pt: the file is damaged, its checksums do not fit"):
+        read_checkpoint(path)
+
+
+def test_a_compressed_archive_is_refused(tmp_path: Path) -> None:
+    path, packed = save_model(tmp_path), tmp_path / "packed.pt"
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name))
+    with pytest.raises(InputError, match=r"packed.pt: expected weights that PyTorch wrote, found a compressed archive"):
+        read_checkpoint(packed)
 
 
 @pytest.mark.parametrize(
@@ -262,6 +283,13 @@ def test_monai_loads_the_weights(tmp_path: Path) -> None:
     engine = Engine(lambda *_: None)
     loader.attach(engine)
     engine.run([0])
+    assert all(torch.equal(value, target.state_dict()[name]) for name, value in network.state_dict().items())
+
+
+def test_monai_loads_the_weights_of_a_bundle(tmp_path: Path) -> None:
+    network, target = tiny_network(RECORD), tiny_network(RECORD, seed=1)
+    write_weights(tmp_path / "pann" / "models" / "model.pt", network, RECORD)
+    load("pann", model=target, bundle_dir=str(tmp_path), key_in_ckpt="model", device="cpu")
     assert all(torch.equal(value, target.state_dict()[name]) for name, value in network.state_dict().items())
 
 
