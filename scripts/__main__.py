@@ -247,7 +247,14 @@ def run_command(arguments: Sequence[str]) -> None:
     command = check_command(arguments)
     # An object of a class: `bench --help` then lists what it can do, where a class would show how it is made.
     component = command() if inspect.isclass(command) else command
-    fire.Fire({arguments[0]: component}, command=list(arguments), name=PROGRAM)
+    fire.Fire({arguments[0]: component}, command=help_last(arguments), name=PROGRAM)
+
+
+def help_last(arguments: Sequence[str]) -> list[str]:
+    """Where help is asked for, Fire is told so after `--`: a command that takes any option would take `--help` too."""
+    asked = [argument for argument in arguments if argument in ("--help", "-h")]
+    rest = [argument for argument in arguments if argument not in ("--help", "-h")]
+    return [*rest, "--", "--help"] if asked and "--" not in rest else list(arguments)
 
 
 def main() -> None:

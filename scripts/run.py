@@ -39,7 +39,7 @@ def run(
     `--tracking`) are handed on.
 
     Args:
-        run_id: what to run: training, evaluating or inferring; the config's own choice if not given.
+        run_id: what to run, named first: training, evaluating or inferring; the config's own choice if not given.
         config_file: the config, or several that overlay each other.
         args_file: YAML or JSON with further options; those that are typed win.
         values: ids of the config and their values.
