@@ -145,7 +145,8 @@ def test_a_value_of_another_kind_is_refused(arguments: str, sentence: str) -> No
     "arguments",
     [
         "phantom data --grid 32,32,16 --seed=3", "phantom 5", "segment a b --organs liver,spleen --scales 1",
-        "check a b c", "crossval a b --folds 0,1", "crossval a b --values seed=1", "bench inference --lengths 100",
+        "check a b c", "phantom -o data -s 3",
+        "crossval a b --folds 0,1", "crossval a b --values seed=1", "bench inference --lengths 100",
         "run training --config_file ['a','b'] --network_def::channels [1,2] -seed 3", "phantom --nothing --help",
     ],
 )  # fmt: skip

@@ -21,5 +21,5 @@ def test_only_the_checks_are_left_out() -> None:
 def test_starts_are_timed_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
     Bench().start(repeats=1, full=2, partial=1, grid=(32, 32, 16), overlays="tests/integration/tiny.yaml")
     printed = capsys.readouterr().out
-    assert re.search(r"\nwithout checks +\d+\.\d\d +1.000\n", printed)
-    assert re.search(r"\nwith checks, rehearsal +\d+\.\d\d +\d+\.\d{3}\n", printed)
+    assert re.search(r"\nwithout checks +\d+\.\d\d +1.000 +\d+\.\d\d +1.000\n", printed)
+    assert re.search(r"\nwith checks, rehearsal +\d+\.\d\d +\d+\.\d{3} +\d+\.\d\d +\d+\.\d{3}\n", printed)
