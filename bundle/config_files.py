@@ -87,7 +87,9 @@ class ConfigFile:
             written = place.read_text(encoding="utf-8")
             content, repeated = read_json(written) if place.suffix.lower() == ".json" else read_yaml(written)
         except Exception as error:  # YAML and JSON raise a dozen kinds, also for numbers, dates and depth
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            reason = (
+                " ".join(str(error).replace('in "<unicode string>", ', "at ").split())[:300] or type(error).__name__
+            )
             raise InputError(f"{path}: cannot be read as a config ({reason}); correct the file") from None
         if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
             found = "nothing" if content is None else f"a {type(content).__name__}"
@@ -141,12 +143,14 @@ class ConfigSources:
         typed: ids and values of the command line.
         args_file: file of further arguments, which the command line overrides.
         run_ids: the ids that are run.
+        prefix: what stands before an id that was typed.
     """
 
     paths: tuple[str, ...] = ()
     typed: Mapping[str, Any] = field(default_factory=dict)
     args_file: str | None = None
     run_ids: tuple[str, ...] = ()
+    prefix: str = "--"
 
     @classmethod
     def of_arguments(cls, arguments: Mapping[str, Any], override: Mapping[str, Any]) -> ConfigSources:
@@ -215,7 +219,7 @@ class ConfigSources:
         if rank == 0:
             return name
         if rank == len(self.files) + 2:
-            return f"--{name}"
+            return f"{self.prefix}{name}"
         file = self.further if rank == len(self.files) + 1 else self.files[rank - 1]
         assert file is not None
         return f"{file.path}: {name}"

@@ -143,7 +143,7 @@ def split_arguments(arguments: Sequence[str], known: Collection[str]) -> tuple[l
             positional.append(DefaultParseValue(argument))
             continue
         name, sign, text = argument.lstrip("-").partition("=")
-        name = name.replace("-", "_")
+        name = in_full(name.replace("-", "_"), known)
         if sign:
             value = DefaultParseValue(text)
         elif waiting and not is_option(waiting[0]):
@@ -155,6 +155,12 @@ def split_arguments(arguments: Sequence[str], known: Collection[str]) -> tuple[l
             raise InputError(f"--{name}: was given twice; leave one out")
         options[name] = value
     return positional, options
+
+
+def in_full(name: str, known: Collection[str]) -> str:
+    """A single letter stands for the one option that begins with it, if there is just one."""
+    meant = [option for option in known if option.startswith(name)] if len(name) == 1 else []
+    return meant[0] if len(meant) == 1 else name
 
 
 def is_option(argument: str) -> bool:
@@ -247,7 +253,14 @@ def run_command(arguments: Sequence[str]) -> None:
     command = check_command(arguments)
     # An object of a class: `bench --help` then lists what it can do, where a class would show how it is made.
     component = command() if inspect.isclass(command) else command
-    fire.Fire({arguments[0]: component}, command=list(arguments), name=PROGRAM)
+    fire.Fire({arguments[0]: component}, command=help_last(arguments), name=PROGRAM)
+
+
+def help_last(arguments: Sequence[str]) -> list[str]:
+    """Where help is asked for, Fire is told so after `--`: a command that takes any option would take `--help` too."""
+    asked = [argument for argument in arguments if argument in ("--help", "-h")]
+    rest = [argument for argument in arguments if argument not in ("--help", "-h")]
+    return [*rest, "--", "--help"] if asked and "--" not in rest else list(arguments)
 
 
 def main() -> None:

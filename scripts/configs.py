@@ -6,12 +6,13 @@ Everything is read strictly: what MONAI would answer with a traceback, or not at
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bundle.components import nearest
 from bundle.config_files import ConfigFile, ConfigSources, normal_id
+from bundle.configs import RunningConfig, find_mistakes, refuse_mistakes
 from bundle.errors import InputError
 from scripts.runs import ROOT
 
@@ -48,7 +49,7 @@ def read_config(files: Sequence[str | Path], values: Mapping[str, Any] | None = 
     given = {
         name: DefaultParseValue(value) if isinstance(value, str) else value for name, value in (values or {}).items()
     }
-    set_values(parser, given)
+    refuse_mistakes(set_values(parser, given))
     return parser
 
 
@@ -56,87 +57,87 @@ def merge_files(files: Sequence[str | Path]) -> ConfigParser:
     """The config of several files, merged as MONAI does it.
 
     Raises:
-        InputError: naming the file and the id that cannot be merged.
+        InputError: naming each file that cannot be read, and each id that cannot be merged.
     """
     from monai.bundle import ConfigParser  # here: it brings torch
     from monai.bundle.utils import merge_kv
 
-    read = [ConfigFile.read(file) for file in files]
-    twice = list(ConfigSources(tuple(file.path for file in read)).repeated())
-    if twice:
-        raise InputError("; ".join(twice))
-    parser = ConfigParser(config={})
-    for file in read:
+    parser, mistakes = ConfigParser(config={}), []
+    for path in files:
+        try:
+            file = ConfigFile.read(path)
+        except InputError as error:
+            mistakes.append(str(error))
+            continue
+        mistakes += ConfigSources((file.path,)).repeated()
         for name, value in file.content.items():
             try:
                 merge_kv(parser, name, value)
             except Exception as error:  # a dozen kinds, for a parent that is not there or takes no parts
-                raise InputError(f"{file.path}: {missing_parent(parser, name, error)}") from None
+                mistakes.append(f"{file.path}: {missing_parent(parser, name, error)}")
+    refuse_mistakes(mistakes)
     return parser
 
 
-def set_values(parser: ConfigParser, values: Mapping[str, Any], prefix: str = "") -> None:
-    """Set values as MONAI does for those of a command line.
+def set_values(parser: ConfigParser, values: Mapping[str, Any], prefix: str = "", new: bool = False) -> list[str]:
+    """Set values as MONAI does for those of a command line; a sentence for each that cannot be set.
 
     Args:
         parser: of the merged files.
         values: by id.
-        prefix: what stands before an id in errors: `--` for what was typed.
-
-    Raises:
-        InputError: for an id that there is not, with what was probably meant.
+        prefix: what stands before an id in sentences: `--` for what was typed.
+        new: whether ids at the top may be new: the check of values, when it runs, names those that nothing uses.
     """
+    mistakes = []
     for given, value in values.items():
         name = normal_id(given)
         top = name.split("::")[0]
         known = set(parser.get())
-        if top not in known:
-            close = difflib.get_close_matches(top, known, n=1)
-            hint = f'did you mean "{close[0]}"?' if close else "docs/reference/configs.md lists all values"
-            raise InputError(f'{prefix}{top}: the config has no "{top}"; {hint}')
+        if top not in known and not (new and top == name):
+            hint = nearest(top, known, "docs/reference/configs.md lists all values")
+            mistakes.append(f'{prefix}{top}: the config has no "{top}"; {hint}')
+            continue
         try:
             parser[name] = value
         except Exception as error:
-            raise InputError(prefix + missing_parent(parser, name, error)) from None
+            mistakes.append(prefix + missing_parent(parser, name, error))
+    return mistakes
 
 
 def missing_parent(parser: ConfigParser, given: str, error: Exception) -> str:
     """Why an id cannot be set: which part of it is not there, or is nothing that has parts."""
     parts = normal_id(given).split("::")
-    for count in range(1, len(parts)):
+    for count in range(1, len(parts) + 1):
         name, above = "::".join(parts[:count]), parser.get("::".join(parts[: count - 1]))
-        if name not in parser:
-            known = [str(key) for key in above] if isinstance(above, dict) else []
-            close = difflib.get_close_matches(parts[count - 1], known, n=1)
-            found = f"the list has {len(above)} parts, counted from 0" if isinstance(above, list) else "see the config"
-            hint = f'did you mean "{close[0]}"?' if close else found
+        if isinstance(above, list) and name not in parser:
+            return f'{given}: the list "{"::".join(parts[: count - 1])}" has {len(above)} parts, counted from 0'
+        if name not in parser and count < len(parts):
+            hint = nearest(parts[count - 1], [str(key) for key in above], "see the config")
             return f'{given}: the config has no "{name}"; {hint}'
-        if not isinstance(parser[name], dict | list):
+        if count < len(parts) and not isinstance(parser[name], dict | list):
             return f'{given}: "{name}" is {parser[name]!r}, which has no parts; set it as a whole'
     return f"{given}: cannot be set ({' '.join(str(error).split())}); see the config"
 
 
 def check_config(
-    files: Sequence[str | Path], values: Mapping[str, Any] | None = None, typed: bool = False
+    files: Sequence[str | Path], values: Mapping[str, Any] | None = None, prefix: str = ""
 ) -> ConfigParser:
     """Read a config and check it as its run would before it starts: all mistakes at once.
 
     Args:
         files: see :func:`read_config`.
         values: likewise.
-        typed: whether somebody has typed these values, as `--name value`.
+        prefix: what stands before the id of such a value in sentences.
 
     Raises:
         InputError: with every mistake.
     """
-    from bundle.configs import RunningConfig, find_mistakes, refuse_mistakes
-
     parser = read_config(files, values)
     try:
         parser.parse()
     except Exception as error:
         raise unreadable(files, error) from None
-    sources = ConfigSources(tuple(map(str, files)), dict(values or {}) if typed else {})
+    sources = ConfigSources(tuple(map(str, files)), dict(values or {}), prefix=prefix)
     refuse_mistakes(find_mistakes(RunningConfig(parser.ref_resolver), sources))
     return parser
 

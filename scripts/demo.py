@@ -58,8 +58,8 @@ def demo(
     check_phantoms(full, partial, test, grid)
     extra = [str(Path(overlay).resolve()) for overlay in listed(overlays)]
     configs, values = [TRAIN, OVERLAY, *extra], {"seed": seed, "supervision": supervision}
-    check_config([*configs, EVALUATE], values, typed=True)  # before anything is made
-    check_config(configs, values, typed=True)
+    check_config([*configs, EVALUATE], values, prefix="--")  # before anything is made
+    check_config(configs, values, prefix="--")
     started, folder = time.time(), empty_folder(Path(output).resolve())
     data = make_phantoms(str(folder / "data"), seed, full, partial, test, GRID if grid is None else grid)
     common = {"dataset_dir": data, "bundle_root": folder, **values}

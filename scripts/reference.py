@@ -135,7 +135,8 @@ def describe_command(name: str, function: Callable[..., Any], level: int) -> lis
 
 def is_positional(parameter: inspect.Parameter) -> bool:
     """Whether a command cannot do without it."""
-    return parameter.kind is parameter.VAR_POSITIONAL or parameter.default is parameter.empty
+    named = parameter.kind is parameter.VAR_KEYWORD
+    return parameter.kind is parameter.VAR_POSITIONAL or (parameter.default is parameter.empty and not named)
 
 
 def placeholder(parameter: inspect.Parameter) -> str:
@@ -143,6 +144,8 @@ def placeholder(parameter: inspect.Parameter) -> str:
 
 
 def option(parameter: inspect.Parameter) -> str:
+    if parameter.kind is parameter.VAR_KEYWORD:
+        return "--ID VALUE"
     return placeholder(parameter) if is_positional(parameter) else f"--{parameter.name}"
 
 
@@ -177,7 +180,7 @@ def default_of(parameter: inspect.Parameter) -> str:
     default = parameter.default
     if isinstance(default, bool):
         return "on" if default else "off"
-    if default is None or default == ():
+    if default is None or default == () or default is parameter.empty:
         return NONE
     if isinstance(default, list | tuple):
         return f"`{','.join(str(part) for part in default)}`"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bundle.config_files import RUN_ARGUMENTS, ConfigFile, listed_files
+from bundle.configs import refuse_mistakes
 from bundle.errors import InputError
 from scripts.configs import merge_files, set_values, unreadable
 
@@ -38,7 +39,7 @@ def run(
     `--tracking`) are handed on.
 
     Args:
-        run_id: what to run: training, evaluating or inferring; the config's own choice if not given.
+        run_id: what to run, named first: training, evaluating or inferring; the config's own choice if not given.
         config_file: the config, or several that overlay each other.
         args_file: YAML or JSON with further options; those that are typed win.
         values: ids of the config and their values.
@@ -54,8 +55,10 @@ def run(
     typed = {name: "$None" if value is None and name not in OTHERS else value for name, value in values.items()}
     check_files(**{name: value for name, value in {**further, **typed}.items() if name in OTHERS})
     parser, paths = merge_files(listed_files(files)), listed_files(files)
-    set_values(parser, without_options(further), f"{args_file}: ")
-    set_values(parser, without_options(typed), "--")
+    refuse_mistakes([
+        *set_values(parser, without_options(further), f"{args_file}: ", new=True),
+        *set_values(parser, without_options(typed), "--", new=True),
+    ])  # fmt: skip
     check_run_id(parser, chosen, paths)
     hand_over(run_id=chosen, config_file=paths, args_file=args_file, **typed)
 

@@ -127,7 +127,7 @@ class Bench:
         grid: tuple[int, int, int] = (96, 96, 40),
         overlays: str | Sequence[str] = "configs/overlays/demo.yaml",
     ) -> None:
-        """The cost of checking values and of the rehearsal: time from the start to the first iteration.
+        """The cost of checking values and of the rehearsal: time from the start to the end of the first iteration.
 
         Args:
             repeats: starts of each; they take turns.

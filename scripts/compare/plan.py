@@ -14,7 +14,7 @@ import yaml
 from bundle.cohorts.datalists import find_cohorts
 from bundle.cohorts.selection import SUPERVISIONS
 from bundle.errors import InputError
-from scripts.configs import EVALUATE, TRAIN, read_config
+from scripts.configs import EVALUATE, TRAIN, check_config
 from scripts.runs import ROOT
 
 __all__ = ["ComparisonPlan", "Values", "replicate_name"]
@@ -101,17 +101,17 @@ class ComparisonPlan:
                 find_cohorts(ROOT / self.dataset_dir, cohorts)
 
     def check_values(self, path: Path) -> None:
-        """All values of the methods are values of the configs; MONAI would go on with the default of a misspelled one.
+        """The values of each method are what the configs allow, before the first of them is trained.
 
         Raises:
-            InputError: with what was probably meant.
+            InputError: with every mistake of the first method that has any.
         """
-        named = {name: value for values in (self.values, *self.variants.values()) for name, value in values.items()}
         for network in self.networks:
-            try:
-                read_config([*self.configs(network), EVALUATE], named)
-            except InputError as error:
-                raise InputError(f"{path}: {error}") from None
+            for method, values in self.variants.items():
+                try:
+                    check_config([*self.configs(network), EVALUATE], {**self.values, **values})
+                except InputError as error:
+                    raise InputError(f"{path}: method {method}: {error}") from None
 
     def configs(self, network: str) -> list[Path]:
         """Config files of a training, in the order in which they overlay each other."""

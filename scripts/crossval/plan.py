@@ -17,7 +17,7 @@ from bundle.errors import InputError
 from bundle.files import digest_files
 from bundle.organs import Vocabulary
 from scripts.common import check_writable, listed
-from scripts.configs import EVALUATE, TRAIN, config_values
+from scripts.configs import EVALUATE, TRAIN, check_config, config_values
 from scripts.runs import Run, bundle_command, check_folders
 
 __all__ = ["CrossValidation", "chosen_folds", "chosen_values"]
@@ -128,6 +128,7 @@ class CrossValidation:
         for name in self.values:
             if name in OURS:
                 raise InputError(f"values: {name} differs from fold to fold and is set by this command; leave it out")
+        check_config(self.scoring_configs, self.values, "values: ")
         check_writable(self.output)
         for fold in folds:
             held = validation_cases(self.dataset_dir, self.config["cohorts"], self.vocabulary, fold)

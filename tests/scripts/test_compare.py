@@ -145,7 +145,9 @@ def test_folds_are_scored_on_what_they_hold_out(tiny_cohorts: Path, tmp_path: Pa
 
 def test_a_misspelled_value_is_refused_before_any_work(tmp_path: Path) -> None:
     path = write(tmp_path, ablations={"bare": {"supervision": "pann", "prior_wieght": 0.0}})
-    with pytest.raises(InputError, match=r'plan.yaml: prior_wieght: the config has no .* did you mean "prior_weight"'):
+    with pytest.raises(
+        InputError, match=r'plan.yaml: method bare: prior_wieght: the config has no .* did you mean "prior_weight"'
+    ):
         ComparisonPlan.read(path).check_values(path)
 
 

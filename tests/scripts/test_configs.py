@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bundle.errors import InputError
-from scripts.configs import config_values, read_config
+from scripts.configs import TRAIN, check_config, config_values, merge_files, read_config, set_values
 
 
 @pytest.fixture
@@ -42,7 +42,46 @@ def test_what_cannot_be_used_is_refused(files: list[Path], tmp_path: Path) -> No
     with pytest.raises(InputError, match=r"nowhere.yaml: no such config; give the path of an overlay"):
         read_config([*files, "nowhere.yaml"])
     (tmp_path / "bad.yaml").write_text("size: [1")
-    with pytest.raises(InputError, match=r"base.yaml \+ .*bad.yaml: cannot be read as a config \(.*\); correct the"):
+    with pytest.raises(InputError, match=r"^[^ ]*bad.yaml: cannot be read as a config \(.*\); correct the"):
         read_config([files[0], tmp_path / "bad.yaml"])
     with pytest.raises(InputError, match=r"cannot be read as a config \(.*\); correct the overlay or the value"):
         config_values(["edges"], files, {"size": "@nothing"})
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("networc::bias", 'networc: the config has no "networc"; did you mean "network"?'),
+        ("network::blocks::0", 'network::blocks::0: the config has no "network::blocks"; see the config'),
+        ("network::channels::7", 'network::channels::7: the list "network::channels" has 2 parts, counted from 0'),
+        ("network::channels::first", 'the list "network::channels" has 2 parts, counted from 0'),
+        ("size::x", 'size::x: "size" is 3, which has no parts; set it as a whole'),
+    ],
+)
+def test_an_id_whose_parent_is_not_there_is_named(files: list[Path], name: str, sentence: str) -> None:
+    [found] = set_values(merge_files(files), {name: 1}, "--")
+    assert found.startswith("--")
+    assert found.endswith(sentence)
+
+
+def test_all_mistakes_of_files_are_named_at_once(files: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "wrong.yaml").write_text("nettwork::bias: 1\nsize: 1\nsize: 2\n")
+    with pytest.raises(InputError) as caught:
+        merge_files([*files, "nowhere.yaml", tmp_path / "wrong.yaml"])
+    head, *lines = str(caught.value).splitlines()
+    assert head == "3 mistakes in the config:"
+    assert [line.strip().removeprefix(f"{tmp_path}/") for line in lines] == [
+        "nowhere.yaml: no such config; give the path of an overlay",
+        "wrong.yaml: size (line 3): stands there twice, and only the last would count; remove one",
+        'wrong.yaml: nettwork::bias: the config has no "nettwork"; did you mean "network"?',
+    ]
+
+
+def test_a_config_is_checked_as_its_run_would(tmp_path: Path) -> None:
+    (tmp_path / "overlay.yaml").write_text("confidence: 2\n")
+    with pytest.raises(InputError) as caught:
+        check_config([TRAIN, tmp_path / "overlay.yaml"], {"seed": "abc", "patch_size": "[64,64,0]"}, prefix="--")
+    assert [line.split(": expected")[0].strip() for line in str(caught.value).splitlines()[1:]] == [
+        "--seed", "--patch_size", f"{tmp_path}/overlay.yaml: confidence",
+    ]  # fmt: skip
+    check_config([TRAIN])

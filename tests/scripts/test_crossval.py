@@ -188,7 +188,7 @@ def test_labelled_test_scans_are_scored(tiny_cohorts: Path, tmp_path: Path) -> N
         ),
         ({"values": "fold=1"}, "values: fold differs from fold to fold"),
         ({"values": "suprevision=full"}, 'did you mean "supervision"'),
-        ({"values": "supervision=weak"}, 'supervision: expected one of .*, found "weak"'),
+        ({"values": "supervision=weak"}, "values: supervision: expected a word, one of .*, found 'weak'"),
         ({"overlays": "nowhere.yaml"}, "nowhere.yaml: no such config"),
         ({"test": "nowhere"}, "nowhere: no such file or folder"),
         ({"cores": 0}, "cores: expected a whole number from 1 on, found 0"),
@@ -206,7 +206,7 @@ def test_bad_input_is_refused_before_any_work(
 
 def test_a_broken_overlay_is_named(tiny_cohorts: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("fold: [0")
-    with pytest.raises(InputError, match=r"^train.yaml \+ .*bad.yaml \+ evaluate.yaml: cannot be read as a config .*"):
+    with pytest.raises(InputError, match=r"^[^ ]*bad.yaml: cannot be read as a config .*"):
         crossval(str(tiny_cohorts), str(tmp_path / "out"), str(tmp_path / "bad.yaml"))
 
 

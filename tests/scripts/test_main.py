@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from typing import get_type_hints
 
 import pytest
 
 from bundle.errors import InputError
-from scripts.__main__ import COMMANDS, GROUPS, RENAMED, check_command, load_command, print_overview
+from scripts.__main__ import COMMANDS, GROUPS, RENAMED, check_command, in_words, load_command, print_overview
 from tests.paths import ROOT
 
 RunCommand = Callable[..., subprocess.CompletedProcess[str]]
@@ -52,7 +53,7 @@ def test_the_overview_has_a_line_for_each_command(capsys: pytest.CaptureFixture[
 
 def test_benchmarks_are_listed(run_command: RunCommand) -> None:
     done = run_command("-m", "scripts", "bench", "--help")
-    for name in ("busy", "check", "inference", "loss", "slices", "views"):
+    for name in ("busy", "check", "inference", "loss", "slices", "start", "views"):
         assert f"\n     {name}\n" in done.stdout + done.stderr
 
 
@@ -111,3 +112,51 @@ def test_a_bad_input_behind_an_error_of_monai_is_one_sentence(run_command: RunCo
     )
     done = run_command("-c", code)
     assert (done.returncode, done.stderr) == (2, "error: a.nii.gz: broken\n")
+
+
+# --- Kinds of options ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("phantom data --seed abc", "--seed: expected a whole number, found 'abc'"),
+        ("phantom data --grid 5", "--grid: expected 3 whole numbers, such as 1,2,3, found 5"),
+        ("phantom data --grid 5,6,x", "--grid: expected 3 whole numbers, such as 1,2,3, found (5, 6, 'x')"),
+        ("phantom data -full 1.5", "--full: expected a whole number, found 1.5"),
+        ("phantom data --difficulty nan", "--difficulty: expected a number, found 'nan'"),
+        ("phantom --output", "--output: expected text, found True"),
+        ("phantom data --workers", "--workers: expected a whole number, found True"),
+        ("phantom", "phantom: OUTPUT must be given; see --help"),
+        ("folds x --folds x", "--folds: expected a whole number, found 'x'"),
+        ("folds x 5 0 liver more", "folds: 'more' is one value too many; name it, or see --help"),
+        ("segment a b --preview yes", "--preview: expected no value, it is on or off, found 'yes'"),
+        ("crossval x y --folds a", "--folds: expected a whole number or whole numbers, separated by commas, found 'a'"),
+        ("bench loss --repeats x", "--repeats: expected a whole number, found 'x'"),
+        ("run training --seed 1 --seed 2", "--seed: was given twice; leave one out"),
+        ("run training more", "run: 'more' is one value too many; name it, or see --help"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused(arguments: str, sentence: str) -> None:
+    with pytest.raises(InputError) as raised:
+        check_command(arguments.split())
+    assert str(raised.value) == sentence
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "phantom data --grid 32,32,16 --seed=3", "phantom 5", "segment a b --organs liver,spleen --scales 1",
+        "check a b c", "phantom -o data -s 3",
+        "crossval a b --folds 0,1", "crossval a b --values seed=1", "bench inference --lengths 100",
+        "run training --config_file ['a','b'] --network_def::channels [1,2] -seed 3", "phantom --nothing --help",
+    ],
+)  # fmt: skip
+def test_what_fits_is_left_alone(arguments: str) -> None:
+    check_command(arguments.split())
+
+
+def test_every_annotation_of_a_command_can_be_read() -> None:
+    for name in COMMANDS:
+        command = load_command(name)
+        functions = [method for key, method in vars(command).items() if not key.startswith("_")]
+        for function in functions if inspect.isclass(command) else [command]:
+            assert all(in_words(hint) for key, hint in get_type_hints(function).items() if key != "return")

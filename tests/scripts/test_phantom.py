@@ -2,10 +2,12 @@
 
 import inspect
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bundle.cohorts.phantoms import make_phantoms
+from bundle.errors import InputError
 from scripts.phantom import phantom
 
 
@@ -18,3 +20,19 @@ def test_cohorts_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     phantom(str(tmp_path / "data"), full=1, partial=1, test=0, grid=(16, 16, 8), folds=1, workers=1)
     assert (tmp_path / "data" / "spleen" / "dataset.json").is_file()
     assert capsys.readouterr().out.strip() == str(tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"full": -1}, "--full: expected a whole number from 0 on, found -1"),
+        ({"seed": -1}, "--seed: expected a whole number from 0 on, found -1"),
+        ({"grid": (32, 32, 0)}, "--grid: expected 3 numbers of voxels, each from 8 to 2048, found (32, 32, 0)"),
+        ({"fraction": 2}, "--fraction: expected a number from 0 to 1, found 2"),
+    ],
+)
+def test_what_cannot_be_made_is_refused(tmp_path: Path, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        phantom(str(tmp_path / "data"), **options)
+    assert str(caught.value) == sentence
+    assert not (tmp_path / "data").exists()

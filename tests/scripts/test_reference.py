@@ -24,7 +24,12 @@ class StandIn:
 
 
 def grow(
-    *trees: str, height: float = 1.5, rings: Sequence[int] = (1, 2), pruned: bool = True, place: str | None = None
+    *trees: str,
+    height: float = 1.5,
+    rings: Sequence[int] = (1, 2),
+    pruned: bool = True,
+    place: str | None = None,
+    **others: object,
 ) -> None:
     """Grow trees.
 
@@ -36,6 +41,7 @@ def grow(
         rings: of each year.
         pruned: cut the twigs.
         place: where; here if not given.
+        others: anything else.
     """
 
 
@@ -101,6 +107,7 @@ def test_a_command_has_usage_text_and_a_row_for_each_option() -> None:
     assert "| `--rings` | whole numbers | `1,2` | of each year. |" in text
     assert "| `--pruned` | flag | on | cut the twigs. |" in text
     assert "| `--place` | text | – | where; here if not given. |" in text
+    assert "| `--ID VALUE` | object | – | anything else. |" in text
 
 
 def test_public_methods_of_a_class_are_commands_of_their_own() -> None:
