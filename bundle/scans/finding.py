@@ -13,7 +13,7 @@ from bundle.errors import InputError
 from bundle.scans.dicom import CONVERT, CT_CLASSES, check_modality, dicom_class, frames_of, read_tags
 from bundle.untrusted import check_name
 
-__all__ = ["ENDINGS", "NIFTI", "Source", "ending_of", "find_scans", "list_scans", "scan_name"]
+__all__ = ["ENDINGS", "NIFTI", "Source", "ending_of", "find_scans", "list_scans", "scan_name", "scans_at"]
 
 
 NIFTI = (".nii.gz", ".nii")
@@ -43,15 +43,22 @@ def find_scans(path: str | Path) -> dict[str, Source]:
     files that are not CT images.
 
     Raises:
-        InputError: when there is no scan, or when two would have one name.
+        InputError: when there is no scan, when two would have one name, or one a name that results cannot have.
     """
+    scans = scans_at(path)
+    for name, source in scans.items():
+        check_name(name, f"{source.path}: the name of the scan", "rename the file or its folder")
+    return scans
+
+
+def scans_at(path: str | Path) -> dict[str, Source]:
+    """`find_scans`, whatever names the scans have: for those that are only read."""
     path = Path(path)
     if not os.path.exists(path):
         raise InputError(f"{path}: no such file or folder; give a CT scan or a folder of CT scans")
     found = [scan_of_file(path)] if os.path.isfile(path) else list(scans_of_folder(path))
     scans: dict[str, Source] = {}
     for name, source in sorted(found, key=lambda pair: pair[0]):
-        check_name(name, f"{source.path}: the name of the scan", "rename the file or its folder")
         if name in scans:
             raise InputError(
                 f'{source.path}: would have the name "{name}", as {scans[name].path} has; rename one of them'

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bundle.errors import InputError
 from bundle.scans.dicom import decode_frames, decode_series, read_slices, stack
-from bundle.scans.finding import ENDINGS, ITK_READERS, NIFTI, Source, ending_of, find_scans
+from bundle.scans.finding import ENDINGS, ITK_READERS, NIFTI, Source, ending_of, scans_at
 from bundle.scans.headers import check_header, check_memory, check_spacing
 from bundle.scans.itk_files import check_data, decode, find_data, open_with_itk
 from bundle.scans.nifti import read_nifti
@@ -57,7 +57,7 @@ def read_scan(source: str | Path | Source) -> Scan:
         InputError: when it is not one whole, undistorted CT volume.
     """
     if not isinstance(source, Source):
-        found = find_scans(source)
+        found = scans_at(source)
         if len(found) > 1:
             raise InputError(f"{source}: expected one scan, found {len(found)} ({', '.join(found)}); give one of them")
         source = next(iter(found.values()))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bundle.errors import InputError
-from scripts.runs import ROOT, Run, bundle_command, is_finished, run_all_within
+from scripts.runs import ROOT, Run, bundle_command, is_finished, read_record, run_all_within
 
 # Notes its start and end in a journal of lines that are appended whole.
 NOTE = """
@@ -293,3 +293,9 @@ def test_the_command_of_a_bundle_is_what_a_user_types() -> None:
     )  # fmt: skip
     assert command[0] == sys.executable
     assert os.access(command[0], os.X_OK)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "\udcff", "[" * 100_000, '{"seconds": "long"}', '{"peak_memory_gb": NaN}'])
+def test_a_damaged_record_is_that_of_no_finished_run(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.json").write_text(text, errors="surrogateescape")
+    assert read_record(tmp_path) is None

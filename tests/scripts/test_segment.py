@@ -16,7 +16,9 @@ import pytest
 
 from bundle.errors import InputError, find_input_error
 from bundle.organs import Vocabulary
+from bundle.scans.finding import Source
 from scripts.segment import segment
+from scripts.segment.jobs import ScanJob
 from tests.model_files import save_model
 from tests.paths import ROOT
 from tests.scan_files import label_names
@@ -103,6 +105,18 @@ def test_finished_cases_are_skipped_until_something_changes(
     assert "3 of 3 segmented; " in run(clean=True, overwrite=True)[0]
     os.utime(scans / "again.nii.gz", (1, 1))
     assert "1 of 3 segmented, 2 finished before" in run(clean=True)[0]
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"null", b"[" * 100_000, b'{"settings": 1}'])
+def test_a_damaged_record_is_made_again(scans: Path, tmp_path: Path, content: bytes) -> None:
+    job = ScanJob(
+        "again", Source(scans / "again.nii.gz"), tmp_path, single=False, settings={"organs": None}, preview=False
+    )
+    job.label_map.touch()
+    job.beside(".json").write_text(json.dumps({"settings": job.record()}))
+    assert job.finished()
+    job.beside(".json").write_bytes(content)
+    assert not job.finished()
 
 
 def test_a_bad_case_does_not_stop_the_others(run_command: Run, scans: Path, model: Path, tmp_path: Path) -> None:

@@ -152,3 +152,28 @@ def test_an_nnunet_folder_without_a_list_passes_the_check(tiny_cohorts: Path, tm
     (tmp_path / "full" / "dataset.json").write_text(json.dumps({"labels": labels, "file_ending": ".nii.gz"}))
     check_cohorts(tmp_path)
     assert len(training_cases(tmp_path)) == 3
+
+
+def test_what_cannot_be_read_cannot_be_accepted(data: Path) -> None:
+    path_of(data, "liver/liver_000", "label").unlink()
+    cases = [{**case, "accept": ["unreadable"]} for case in load(data)]  # as no dataset.json can say it
+    with pytest.raises(InputError, match="liver_000.*no such file"):
+        check_cases(cases, progress=False)
+
+
+@pytest.mark.parametrize("spacing", [0.0, 1e-6, 1e6])
+def test_an_absurd_spacing(data: Path, spacing: float) -> None:
+    path = path_of(data, "full/full_000")
+    image = nib.load(path)
+    header = image.header.copy()
+    header["sform_code"], header["qform_code"], header["pixdim"][3] = 0, 1, spacing
+    written = header.binaryblock + bytes(int(image.dataobj.offset) - 348) + np.asarray(image.dataobj).tobytes(order="F")
+    path.write_bytes(gzip.compress(written))
+    refused(data, "full/full_000", "full_000.nii.gz: expected voxels of 0.01 to 100 mm, found")
+
+
+def test_a_path_that_cannot_be_looked_up(data: Path) -> None:
+    cases = load(data)
+    cases[0]["image"] = str(data / ("x" * 300))
+    with pytest.raises(InputError, match="no such file, but the dataset.json of cohort full lists it as image"):
+        check_cases(cases, progress=False)

@@ -8,10 +8,10 @@ import pytest
 
 from bundle.checks import cases as checks
 from bundle.checks.results import CaseCheck
-from tests.bundle.checks.planting import change, edit, look, path_of
+from tests.bundle.checks.planting import change, edit, load, look, path_of
 
 
-@pytest.mark.parametrize("text", ["[]", "null", "\udcff"])
+@pytest.mark.parametrize("text", ["[]", "null", "\udcff", "[" * 100_000, '{"a": 1}', '{"a": NaN}'])
 def test_a_damaged_memory_is_not_used(data: Path, text: str) -> None:
     memory = data / "memory.json"
     memory.write_text(text, errors="surrogateescape")
@@ -65,3 +65,23 @@ def test_unchanged_cases_are_not_read_again(data: Path, monkeypatch: pytest.Monk
     monkeypatch.undo()
     memory.write_text("{")
     assert look(data, remembered=memory) == first
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"spacing": ["a"]}, {"volumes": []}, {"hu": None}, {"content": 5}, {"findings": [{}]}, {"case": "another"},
+        {"findings": [{"kind": "nonsense", "error": True, "message": "a"}]}, {"cut": "liver"}, {"more": 1},
+        {"findings": [{"kind": "copy", "error": "yes", "message": "a"}]}, {"image": "another.nii.gz"},
+    ],
+)  # fmt: skip
+def test_a_damaged_result_is_not_used(data: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]) -> None:
+    memory, case = data / "memory.json", load(data)[:1]
+    (first,) = checks.examine_cases(case, remembered=memory, workers=1, progress=False)
+    ((key, entry),) = json.loads(memory.read_text()).items()
+    memory.write_text(json.dumps({key: {**entry, **change}}))
+    read = []
+    monkeypatch.setattr(checks, "examine_case", lambda case, **_: read.append(case["case"]) or first)
+    assert checks.examine_cases(case, remembered=memory, workers=1, progress=False) == [first]
+    assert read == [first.case]
+    assert json.loads(memory.read_text()) == {key: entry}

@@ -92,6 +92,35 @@ def test_other_structures_are_not_taken_for_misspelled_organs(write_cohort: Writ
     assert case["values"][1] == BACKGROUND
 
 
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ({"liver": 1, "spleen": 1}, 'expected one name for each value in "labels", found "liver" and "spleen" for 1'),
+        ({"1": "liver", "01": "spleen"}, 'found "liver" and "spleen" for 1; correct one of them'),
+        ({"liver": 1, "duodenum": 1}, 'found "liver" and "duodenum" for 1'),
+        (
+            {"liver": [1, 2], "spleen": 2},
+            'value 2 in "labels" is that of liver and spleen; give each a value of its own',
+        ),
+        ({"liver": [1], "Spleen": [1]}, "is that of liver and spleen"),
+        ({"liver tumor": [1], "splenic cyst": [1]}, "is that of liver and spleen"),
+        ({"liver": [1, 2], "ignore": 2}, "is that of liver and ignored voxels"),
+        ({"0": "liver"}, 'value 0 in "labels" is the background, found liver'),
+        ({"liver": [0, 1]}, 'value 0 in "labels" is the background, found liver'),
+    ],
+)
+def test_a_value_is_that_of_one_organ(write_cohort: Write, labels: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_cohort(write_cohort("a", labels, [EMPTY]))
+
+
+def test_regions_around_organs_are_no_second_organ(write_cohort: Write) -> None:
+    labels = {"abdomen": [1, 2, 3], "kidneys": [2, 3], "right kidney": 2, "left kidney": 3, "liver": [1], "LIVER": [1]}
+    (case,) = read_cohort(write_cohort("a", labels, [EMPTY]))
+    assert case["labelled"] == ["right kidney", "left kidney", "liver"]
+    assert case["values"] == {0: UNKNOWN, 1: 6, 2: 2, 3: 3}
+
+
 # --- The values of one label map -------------------------------------------------------------------------------------
 VALUES = {0: UNKNOWN, 1: 6, 2: 6, 4: IGNORED, 300: BACKGROUND}
 CASE = {"values": VALUES, "label": "case1_label.nii.gz", "cohort": "livers"}

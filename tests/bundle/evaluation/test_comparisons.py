@@ -76,6 +76,16 @@ def test_runs_may_lack_what_training_leaves(folder: Path, tiny_cohorts: Path) ->
         (lambda given: given.update(main={"network": "resnet", "selection": "A"}), "expected scores of 'pann'"),
         (lambda given: given.update(methods=["pann"]), "found another"),
         (lambda given: given["methods"]["full"].update(title="Pann"), "title of its own"),
+        (lambda given: given["methods"].update(full=5), "null in the place of a text"),
+        (lambda given: given["methods"]["full"].update(title=5), "5 in the place of a text"),
+        (lambda given: given.update(replicates=[1]), "1 in the place of a text"),
+        (lambda given: given.update(networks="unet"), "found another .networks: "),
+        (lambda given: given.update(cases={"a": {"image": None}}), "null in the place of a text"),
+        (lambda given: given.update(cases={"a": 5}), "null in the place of a text"),
+        (lambda given: given.update(facts={"machine": {}}), "in the place of a text"),
+        (lambda given: given.update(main={}), "null in the place of a text"),
+        (lambda given: given.update(organs=["lever"]), "is not in the vocabulary"),
+        (lambda given: given.update(organs=[]), "expected a list of different organ names"),
     ],
 )
 def test_a_description_that_does_not_fit_is_refused(folder: Path, change: Callable[[Any], Any], message: str) -> None:
@@ -87,6 +97,10 @@ def test_a_description_that_does_not_fit_is_refused(folder: Path, change: Callab
 def test_a_folder_without_a_comparison_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="comparison.json: expected the description of a comparison"):
         Comparison.load(tmp_path)
+    for text in ("[]", "[" * 100_000, "\0", '{"a": NaN}'):
+        (tmp_path / "comparison.json").write_text(text)
+        with pytest.raises(InputError, match="comparison.json: "):
+            Comparison.load(tmp_path)
 
 
 def test_a_history_that_was_cut_off_is_named(folder: Path, tiny_cohorts: Path) -> None:

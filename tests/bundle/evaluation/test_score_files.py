@@ -46,6 +46,13 @@ def test_further_columns_are_kept_and_blank_lines_skipped(tmp_path: Path) -> Non
         ((HEAD + "t,a,liver,scored,0.5,,,,\nt,a,sple").encode(), "line 3: expected 9 fields, found fewer; was it cut"),
         ((HEAD + "t,a,liver,scored,0.5,,,,,\n").encode(), "line 2: expected 9 fields, found 10"),
         ((HEAD + "\nt,a,liver,scored,good,,,,\n").encode(), "line 3: expected a number or nothing as a score"),
+        ((HEAD + "t,a,liver,scored,1.5,,,,\n").encode(), "line 2: expected a dice from 0 on, up to 1, found 1.5"),
+        ((HEAD + "t,a,liver,scored,nan,,,,\n").encode(), "line 2: expected a dice from 0 on, up to 1, found nan"),
+        ((HEAD + "t,a,liver,scored,,-1,,,\n").encode(), "line 2: expected a surface_distance from 0 on, found -1"),
+        ((HEAD + "t,a,liver,scored,,,inf,,\n").encode(), "line 2: expected a hausdorff from 0 on, found inf"),
+        ((HEAD + "t,a,liver,fine,0.5,,,,\n").encode(), 'line 2: expected a status out of scored, .*, found "fine"'),
+        (("dice," + HEAD).encode(), "but it has a column twice"),
+        ((HEAD + "t,a\0,liver,scored,0.5,,,\n").encode(), "scores.csv"),
     ],
 )
 def test_what_is_damaged_is_named(tmp_path: Path, text: bytes, message: str) -> None:

@@ -67,6 +67,36 @@ def test_scores_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert read_scores(tmp_path / "none")[0] == []
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cases": 3}, {"mean": {}}, {"mean": None}, {"organs": {"lever": {}}}, {"organs": []}, {"organs": {}},
+        {"surface_dice_tolerance_mm": "2"}, {"surface_dice_tolerance_mm": True}, {"status": {"scored": 1}},
+    ],
+)  # fmt: skip
+def test_a_summary_of_other_scores_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    rows = rows_with([0.5, 0.25])
+    write_scores(tmp_path, rows, {**summarize(rows, Vocabulary("spleen")), **change})
+    with pytest.raises(
+        InputError, match="scores.json: expected the means of scores.csv beside it, found something else"
+    ):
+        read_scores(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "5", "[" * 100_000, '{"organs": 5}'])
+def test_what_is_no_summary_is_refused(tmp_path: Path, text: str) -> None:
+    write_scores(tmp_path, rows_with([0.5]), {})
+    (tmp_path / "scores.json").write_text(text)
+    with pytest.raises(InputError, match="scores.json: "):
+        read_scores(tmp_path)
+
+
+def test_a_summary_may_say_more(tmp_path: Path) -> None:
+    rows = rows_with([0.5, 0.25])
+    write_scores(tmp_path, rows, {**summarize(rows, Vocabulary("spleen")), "folds": {"0": 1}})
+    assert read_scores(tmp_path)[1]["folds"] == {"0": 1}
+
+
 def test_scores_that_were_cut_off_are_named(tmp_path: Path) -> None:
     write_scores(tmp_path, rows_with([0.5, 0.25]), {})
     path = tmp_path / "scores.csv"

@@ -10,6 +10,8 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from bundle.errors import InputError
+from bundle.scans.dicom import count_of
 from bundle.scans.finding import Source, find_scans
 from bundle.scans.reading import read_scan
 from tests.paths import REAL_DATA
@@ -183,3 +185,64 @@ def test_a_truncated_slice_is_not_passed_over(tmp_path: Path) -> None:
     last.write_bytes(last.read_bytes()[:-60])
     assert list(find_scans(tmp_path)) == ["s"]
     refuse(folder, r"004.dcm: cannot be read as an image")
+
+
+# --- Series of strangers ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kept", [0, 2, 60, 94])
+@pytest.mark.parametrize("syntax", ["ImplicitVRLittleEndian", "ExplicitVRLittleEndian"])
+def test_a_slice_with_too_little_pixel_data_is_refused(tmp_path: Path, kept: int, syntax: str) -> None:
+    """GDCM fills up the rest with whatever is in memory: up to 64511 HU were seen."""
+    uid = pytest.importorskip("pydicom").uid
+
+    def shorten(header: Any, index: int) -> None:
+        header.file_meta.TransferSyntaxUID = getattr(uid, syntax)
+        header.ProtocolName = (
+            "long " * 12
+        )  # else a file without pixels were shorter than the pixels, and GDCM would tell
+        if index == 2:
+            header.PixelData = header.PixelData[:kept]
+
+    folder = save_series(tmp_path / "s", change=shorten)
+    refuse(folder, rf"002.dcm: expected 96 bytes of pixel data, as its header announces, found {kept}; export")
+
+
+def test_an_icon_is_not_taken_for_the_pixels(tmp_path: Path) -> None:
+    dataset = pytest.importorskip("pydicom").Dataset
+
+    def add_icon(header: Any, index: int) -> None:
+        icon = dataset()
+        icon.Rows, icon.Columns, icon.BitsAllocated, icon.BitsStored, icon.HighBit = 2, 2, 8, 8, 7
+        icon.SamplesPerPixel, icon.PhotometricInterpretation, icon.PixelRepresentation = 1, "MONOCHROME2", 0
+        icon.PixelData = bytes(4)
+        header.IconImageSequence = [icon]
+
+    assert read_scan(save_series(tmp_path / "s", change=add_icon)).voxels.shape == (8, 6, 5)
+
+
+@pytest.mark.parametrize("spacing", [[0.9, 0], [0.9, -0.7], [1e-6, 1e-6], [1e6, 1e6]])
+def test_an_absurd_pixel_spacing_is_refused(tmp_path: Path, spacing: list[float]) -> None:
+    def change(header: Any, index: int) -> None:
+        header.PixelSpacing = spacing
+
+    message = r"(000.dcm: expected a PixelSpacing above 0 mm|s: expected voxels of 0.01 to 100 mm), found"
+    refuse(save_series(tmp_path / "s", change=change), message)
+
+
+@pytest.mark.parametrize("tag", ["NumberOfFrames", "BitsAllocated", "Rows"])
+def test_a_count_that_is_none_is_refused(tmp_path: Path, tag: str) -> None:
+    folder = save_series(tmp_path / "s")
+    with pytest.raises(InputError, match=f'a.dcm: expected a number from 1 on as {tag}, found "x"'):
+        count_of({tag: "x"}, tag, "a.dcm")
+    for value in ("0", "-1", "1e9", "999999", ""):
+        with pytest.raises(InputError, match="expected a number from 1 on"):
+            count_of({tag: value}, tag, folder / "000.dcm")
+    assert count_of({tag: "007"}, tag, "a.dcm") == 7
+
+
+def test_frames_that_pydicom_cannot_read_are_refused(tmp_path: Path) -> None:
+    path = save_multiframe(tmp_path / "m.dcm", (0, 2, 4))
+    pydicom = pytest.importorskip("pydicom")
+    header = pydicom.dcmread(path)
+    header.SharedFunctionalGroupsSequence[0].PixelMeasuresSequence = []
+    header.save_as(path)
+    refuse(path, r"m.dcm: cannot be read as an image")

@@ -1,5 +1,6 @@
 """Scans in files and folders, by name."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from bundle.errors import InputError
-from bundle.scans.finding import Source, find_scans, list_scans
+from bundle.scans.finding import Source, find_scans, list_scans, name_endings
 from bundle.scans.reading import read_scan
 from tests.scan_files import SHAPE, refuse, save_itk, save_nifti, save_series
 
@@ -95,4 +96,39 @@ def test_nothing_found_says_what_was_looked_for(tmp_path: Path) -> None:
         find_scans(tmp_path / "nowhere")
     (tmp_path / "a.img").write_bytes(b"\0" * 400)
     with pytest.raises(InputError, match=r"no CT scan found; expected .nii.gz, .*, found none; give another folder"):
+        find_scans(tmp_path)
+
+
+# --- Names of strangers ----------------------------------------------------------------------------------------------
+def test_a_series_number_never_becomes_a_path(tmp_path: Path) -> None:
+    """It is text in the file, whatever the standard says, and results are named after it."""
+    assert name_endings([("../../../x", "1.2"), ("00000007", "1.3")]) == ["_1", "_2"]
+    assert name_endings([("²", "1.2"), ("00000007", "1.3")]) == ["_1", "_2"]
+
+
+def test_names_that_results_cannot_have_are_refused(tmp_path: Path) -> None:
+    long = save_nifti(tmp_path / f"{'x' * 220}.nii.gz")
+    bare = save_nifti(tmp_path / ".nii.gz")
+    for path, reason in ((long, "at most 200 bytes"), (bare, "a name, found")):
+        with pytest.raises(InputError, match=rf"the name of the scan: expected .*{reason}.*; rename the file"):
+            find_scans(path)
+        assert read_scan(path).voxels.shape == SHAPE  # which writes nothing
+    with pytest.raises(InputError, match="no such file or folder"):
+        find_scans(tmp_path / ("x" * 300))
+
+
+def test_a_folder_that_must_not_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_nifti(tmp_path / "a.nii")
+    (tmp_path / "secret").mkdir()
+    scandir = os.scandir
+
+    def forbidden(path: Any) -> Any:
+        if Path(path).name == "secret":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", forbidden)
+    with pytest.raises(
+        InputError, match=r"secret: cannot be looked into \(Permission denied\); allow reading it or move"
+    ):
         find_scans(tmp_path)

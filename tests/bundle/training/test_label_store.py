@@ -130,3 +130,11 @@ def test_a_kill_while_writing_leaves_a_whole_file(tmp_path: Path) -> None:
         assert volume is not None
         assert volume.shape == (48, 48, 32)
         assert (volume == volume[0, 0, 0]).all()
+
+
+def test_pseudo_labels_never_leave_their_folder(tmp_path: Path) -> None:
+    store = PseudoLabelStore(tmp_path / "store", BLOCKS)
+    for case in ({**CASE, "case": "../../x"}, {**CASE, "cohort": ".."}, {**CASE, "case": "/tmp/x"}):
+        with pytest.raises(InputError, match="of a case: expected a name"):
+            store.write(case, np.zeros((4, 4, 4), np.uint8))
+    assert not list(tmp_path.iterdir())

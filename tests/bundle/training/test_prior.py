@@ -1,9 +1,14 @@
 """The prior: on the same footing as the mini-batches, or it would push the wrong way."""
 
+import copy
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from monai.transforms import ClassesToIndicesd, Compose, LoadImaged, Orientationd, RandRotated
 
 from bundle.cohorts.datalists import load_cases
@@ -98,6 +103,85 @@ def test_a_file_that_is_no_prior_is_refused(tmp_path: Path) -> None:
     (tmp_path / "prior.json").write_text('{"q": 1}')
     with pytest.raises(InputError, match=r"prior.json: expected a prior written by training"):
         Prior.load(tmp_path / "prior.json")
+
+
+SOUND = {
+    "names": ["background", "spleen", "liver"], "proportions": [0.9, 0.02, 0.08], "spread": [0.02, 0.0, 0.016],
+    "cases": ["a", "b"], "sampling": {"patch": [16, 16, 1]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"names": "background"}, "are lists"),
+        ({"names": ["background", "spleen", 5]}, "names and cases are texts"),
+        ({"names": ["spleen", "background", "liver"]}, "names are the background and different organs"),
+        ({"names": ["background", "liver", "liver"]}, "names are the background and different organs"),
+        ({"names": ["background", "spleen", "lever"]}, '"lever" is no organ'),
+        ({"names": ["background", "spleen", "liver", "aorta"]}, "4 names have 3 proportions and 3 spreads"),
+        ({"proportions": [0.9, 0.1]}, "3 names have 2 proportions"),
+        ({"proportions": [0.9, 0.02, 0.09]}, "proportions add up to 1, not to 1.01"),
+        ({"proportions": [1.1, -0.1, 0]}, "are from 0 to 1"),
+        ({"proportions": [True, 0, 0]}, "are from 0 to 1"),
+        ({"proportions": ["0.9", 0.02, 0.08]}, "are from 0 to 1"),
+        ({"spread": [0, 0, -1e-9]}, "are from 0 to 1"),
+        ({"spread": [0, 0, None]}, "are from 0 to 1"),
+        ({"cases": []}, "at least one case"),
+        ({"cases": [1]}, "names and cases are texts"),
+        ({"sampling": []}, "sampling is an object"),
+        ({"more": 1}, "are not all there, or others are"),
+    ],
+)
+def test_a_damaged_prior_is_refused(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+    path = tmp_path / "prior.json"
+    path.write_text(json.dumps({**SOUND, **change}))
+    with pytest.raises(
+        InputError, match=rf"prior.json: expected a prior written by training, .*{reason}.*; train again"
+    ):
+        Prior.load(path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", '{"names": NaN}', "[" * 100_000, '{"names": [], "names": []}'])
+def test_what_is_no_json_of_ours_is_no_prior(tmp_path: Path, text: str) -> None:
+    (tmp_path / "prior.json").write_text(text)
+    with pytest.raises(InputError, match="prior.json: "):
+        Prior.load(tmp_path / "prior.json")
+    with pytest.raises(InputError, match="expected a JSON file, but it cannot be read"):
+        Prior.load(tmp_path)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_any_file_is_a_sound_prior_or_a_sentence(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    path, record = tmp_path_factory.mktemp("prior") / "prior.json", copy.deepcopy(SOUND)
+    key = data.draw(st.sampled_from(sorted(SOUND)))
+    place: Any = record[key]
+    if isinstance(place, list) and data.draw(st.booleans()):
+        place[data.draw(st.integers(0, len(place) - 1))] = data.draw(JSON)
+    else:
+        record[key] = data.draw(JSON)
+    path.write_text(json.dumps(record if data.draw(st.booleans()) else data.draw(JSON)))
+    try:
+        prior = Prior.load(path)
+    except InputError:
+        return
+    assert len(prior.names) == len(prior.proportions) == len(prior.spread)
+    assert sum(prior.proportions) == pytest.approx(1, abs=1e-6)
+    assert Vocabulary(prior.names[1:]).channel_names == prior.names
+    assert np.isfinite([*prior.spread, *prior.standard_error]).all()
+
+
+def test_a_sound_prior_is_read(tmp_path: Path) -> None:
+    Prior(**SOUND).save(tmp_path / "prior.json")
+    assert Prior.load(tmp_path / "prior.json") == Prior(**SOUND)
 
 
 def test_without_full_cases_there_is_no_prior(tiny_cohorts: Path, tmp_path: Path) -> None:

@@ -64,3 +64,9 @@ def test_without_a_truth_nothing_is_measured(tmp_path: Path, spleens: PatchDatas
 def test_a_missing_truth_is_named(tmp_path: Path, spleens: PatchDataset) -> None:
     with pytest.raises(InputError, match=r"spleen/spleen_000.nii.gz: no complete label map of this case"):
         PseudoLabelQuality(tmp_path, spleens)
+
+
+def test_the_truth_is_looked_for_in_its_folder_only(tmp_path: Path, spleens: PatchDataset) -> None:
+    spleens.data[0]["case"] = "../../x"
+    with pytest.raises(InputError, match="case of a case: expected a name that does not begin with a dot"):
+        PseudoLabelQuality(tmp_path, spleens)

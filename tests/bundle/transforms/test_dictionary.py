@@ -151,3 +151,19 @@ def test_the_window_is_scaled_as_monai_scales_it() -> None:
 def test_a_window_is_two_numbers_in_order(window: list[float]) -> None:
     with pytest.raises(InputError, match="hu_window: expected two numbers, the lower one first, found"):
         WindowIntensityd("image", hu_window=window, intensity=[0, 255])
+
+
+@pytest.mark.parametrize("key", ["name", "case"])
+@pytest.mark.parametrize("name", ["../../x", "/x", "a/b", ".x", 17])
+def test_a_label_map_is_never_saved_outside_its_folder(scan: Path, tmp_path: Path, key: str, name: object) -> None:
+    image = LoadOnOwnGridd("image")({"image": scan})["image"]
+    labels = torch.zeros(image.shape, dtype=torch.uint8)
+    with pytest.raises(InputError, match="ct.nii.gz: the name of its label map: expected a name"):
+        SaveLabelMapd("pred", str(tmp_path / "a" / "b"))({"image": image, "pred": labels, key: name})
+    assert [path.name for path in tmp_path.iterdir()] == ["ct.nii.gz"]
+
+
+def test_a_grid_that_does_not_fit_into_the_memory_is_refused(scan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bundle.scans.headers.available_memory", lambda: 50_000)
+    with pytest.raises(InputError, match=r"ct.nii.gz: needs .* GB of memory for .* voxels, found 0.0 GB"):
+        LoadOnNetworkGridd("image", (0.1, 0.1, 0.1))({"image": scan})
