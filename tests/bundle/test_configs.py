@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from monai.bundle import ConfigParser
 
 from bundle.config_files import ConfigSources
-from bundle.configs import RunningConfig, check_values, find_mistakes, write_config
+from bundle.configs import RunningConfig, check_values, config_record, find_mistakes
 from bundle.errors import InputError, find_input_error
 from tests.paths import CONFIGS
 
@@ -189,19 +189,28 @@ def test_references_and_expressions_are_checked_by_what_they_stand_for() -> None
     assert "found 'cheese'" in refusal("train", seed="$'chee' + 'se'")
 
 
-def test_every_effective_value_is_written(tmp_path: Path) -> None:
+class Noted:
+    """What a config that runs records of itself, where a test can see it."""
+
+    record: dict[str, Any]
+
+    def __init__(self) -> None:
+        Noted.record = json.loads(json.dumps(config_record(), default=str))
+
+
+def test_every_effective_value_is_recorded(tmp_path: Path) -> None:
     parser = parsed("train", "overlays/paper_2d", bundle_root=str(tmp_path), device="cpu", supervision="partial")
-    act(parser, "write_config", path=str(tmp_path / "config.json"))
-    record = json.loads((tmp_path / "config.json").read_text())
-    values = record["values"]
+    parser["one_act"] = [{"_target_": f"{__name__}.Noted"}]
+    parser.get_parsed_content("one_act")
+    record, values = Noted.record, Noted.record["values"]
     assert (values["supervision"], values["device"], values["patch_size"]) == ("partial", "cpu", [512, 512, 1])
     assert values["output_dir"] == f"{tmp_path}/eval"
     assert (values["warmup_iterations"], values["poly_power"]) == (40_000, 0.9)
     assert record["config"]["network_def"]["backbone"] == "resnet50"
     assert record["versions"]["monai"]
+    assert len(record["code"]) == 16
 
 
-def test_without_a_config_nothing_happens(tmp_path: Path) -> None:
+def test_without_a_config_nothing_happens() -> None:
     check_values()
-    write_config(tmp_path / "config.json")
-    assert not list(tmp_path.iterdir())
+    assert set(config_record()) == {"versions", "code"}
