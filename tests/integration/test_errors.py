@@ -1,6 +1,7 @@
 """Every bad input gets one clear sentence: planted for real, run for real, and written down in docs/errors.md."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -99,7 +100,8 @@ SMALL = {  # a module that ends in some way, in place of a command
 
 
 def last_line(text: str) -> str:
-    return text.strip().splitlines()[-1] if text.strip() else ""
+    """The last line without the time that MONAI's log begins it with."""
+    return re.sub(r"^[\d-]+ [\d:,]+", "", text.strip().splitlines()[-1]) if text.strip() else ""
 
 
 def as_new(folder: Path, *words: str) -> tuple[int, str, str]:

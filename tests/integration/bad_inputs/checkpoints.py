@@ -57,7 +57,7 @@ def edit(change: Callable[[Weights], object], name: str = MODEL) -> Plant:
 
 def weights(change: Callable[[Weights], object], name: str = MODEL) -> Plant:
     """Its tensors, changed."""
-    return edit(lambda stored: change(stored["model"]), name)
+    return edit(lambda stored: change(stored.get("model", stored)), name)
 
 
 def record(change: Callable[[Weights], object] | None = None, **values: Any) -> Plant:
@@ -159,7 +159,7 @@ SEGMENTED: dict[str, Plant] = {
     "a whole network instead of its weights": whole_network,
     "a list of tensors": saved([torch.zeros(2)]),
     "a number": saved(5),
-    "no tensor at all": edit(lambda stored: stored["model"].clear()),
+    "no tensor at all": weights(lambda tensors: tensors.clear()),
     "a weight that is NaN": weights(set_value(float("nan"))),
     "a weight that is infinite": weights(set_value(float("inf"))),
     "a weight of another name": weights(rename_one),
@@ -233,9 +233,8 @@ CHECKPOINTS = [
     BadInput("weights of another network in place of stage 1", f"{WARMUP} --network_def::channels [8,16]",
              trained=True),
     BadInput("weights of another grid in place of stage 1", f"{WARMUP} --pixdim [6,6,6]", trained=True),
-    BadInput("a folder with the weights of another run", OTHER_RUN, trained=True),
-    BadInput("a folder with a finished run of the same values", TRAINING, trained=True),
-    BadInput("a folder with an unfinished run of other values", OTHER_RUN, after=LONG_RUN),
+    BadInput("a folder with the weights of another run", OTHER_RUN, about=("overwrite",), trained=True),
+    BadInput("a folder with an unfinished run of other values", OTHER_RUN, about=("overwrite",), after=LONG_RUN),
     BadInput("a folder in which a training runs", LONG_RUN, beside=LONG_RUN),
     BadInput("a folder in which another training runs", OTHER_RUN, beside=LONG_RUN),
     BadInput("a folder to overwrite in which a training runs", f"{OTHER_RUN} --overwrite true", beside=LONG_RUN),

@@ -219,10 +219,7 @@ CONFIGS = [
         BadInput(wrong, f"{INFERRING} {option}", about=named(option), trained=True)
         for wrong, option in INFERENCE_VALUES.items()
     ),
-    *(
-        BadInput(wrong, f"{SLICES} {option}", about=named(option), untouched=True)
-        for wrong, option in SLICE_VALUES.items()
-    ),
+    *(BadInput(wrong, f"{SLICES} {option}", about=named(option)) for wrong, option in SLICE_VALUES.items()),
     *UNREACHED,
     *(
         BadInput(wrong, command, arguments_file(text), about=(about,), untouched=True)

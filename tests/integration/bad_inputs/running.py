@@ -97,14 +97,14 @@ class Forker:
         )  # fmt: skip
 
 
-def files_below(folder: Path) -> dict[str, tuple[int, int]]:
+def files_below(folder: Path, prefix: str = "") -> dict[str, tuple[int, int]]:
     """Size and time of every file; links are not followed."""
     found = {}
     for parent, _, names in os.walk(folder):
         for name in names:
             path = Path(parent, name)
             status = path.lstat()
-            found[str(path.relative_to(folder))] = (status.st_size, status.st_mtime_ns)
+            found[f"{prefix}{path.relative_to(folder)}"] = (status.st_size, status.st_mtime_ns)
     return found
 
 
@@ -151,8 +151,9 @@ class Workplace:
         beside = self.start(folder, bad.beside) if bad.beside else None
         bad.plant(folder)
         before = files_below(folder)
-        ended = self.forker.run(folder, bad.words, bad.variables, bad.without, bad.largest_file)
-        after = files_below(folder)
+        variables = {**bad.variables, "TMPDIR": str(self.temporary(folder))}
+        ended = self.forker.run(folder, bad.words, variables, bad.without, bad.largest_file)
+        after = files_below(folder) | files_below(self.temporary(folder), "TMPDIR/")
         if beside:
             self.forker.ask(op="stop", child=beside)
         left = [] if beside else sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
@@ -160,6 +161,13 @@ class Workplace:
         allow_removal(folder)
         shutil.rmtree(folder)
         return Answer(ended["code"], stdout, stderr, left)
+
+    @staticmethod
+    def temporary(folder: Path) -> Path:
+        """Its folder of temporary files, which is empty in the end."""
+        path = folder.with_name(f"{folder.name}.tmp")
+        path.mkdir(exist_ok=True)
+        return path
 
     def start(self, folder: Path, command: str) -> int:
         """Start a training that goes on for long; its process, once it has written a line of history."""
@@ -172,6 +180,7 @@ class Workplace:
     def neutral(self, printed: Path, folder: Path) -> str:
         """What a command printed, without what differs from machine to machine and from run to run."""
         text = printed.read_text(encoding="utf-8", errors="replace").replace("\r", "\n")
+        text = text.replace(str(self.temporary(folder)), "TMPDIR")
         for path in (folder, folder.resolve(), ROOT):
             text = text.replace(f"{path}/", "").replace(str(path), ".")
         text = text.replace(socket.gethostname(), "HOST")
@@ -189,8 +198,12 @@ def allow_removal(folder: Path) -> None:
 
 
 def is_unwanted(path: Path) -> bool:
-    """Whether a file is weights, or was not written to its end. Preprocessed cases are neither."""
-    return ".unfinished" in path.name or (path.suffix == ".pt" and path.parent.name != "cache")
+    """Whether a file is weights, temporary, or not written to its end. Preprocessed cases are none of these."""
+    return (
+        path.parts[0] == "TMPDIR"
+        or ".unfinished" in path.name
+        or (path.suffix == ".pt" and path.parent.name != "cache")
+    )
 
 
 def complaints(bad: BadInput, answer: Answer) -> list[str]:
@@ -209,6 +222,8 @@ def complaints(bad: BadInput, answer: Answer) -> list[str]:
     unnamed = [word for word in bad.about if word not in (answer.sentence or "")]
     if unnamed and answer.sentence:
         found.append(f"does not name {', '.join(unnamed)}: {answer.sentence}")
+    if answer.sentence and not answer.sentence.replace("\n", "").isprintable():
+        found.append(f"characters that a terminal may obey: {answer.sentence!r}")
     left = [path for path in answer.left if bad.untouched or is_unwanted(Path(path))]
     if left:
         found.append("left behind: " + ", ".join(left[:5]))

@@ -20,6 +20,7 @@ __all__ = ["SCANS"]
 IMAGE = "data/spleen/imagesTr/spleen_000.nii.gz"
 LABEL = "data/spleen/labelsTr/spleen_000.nii.gz"
 FULL_LABEL = "data/full/labelsTr/full_000.nii.gz"
+SIZE, KIND, SLOPE, FIRST_AXIS = 42, 70, 112, 280  # where a NIfTI header has them
 Voxels = NDArray[Any]
 
 
@@ -223,18 +224,18 @@ SEGMENTED: dict[str, tuple[str, Plant]] = {  # with the command that meets them
     "a voxel that is NaN": (SEGMENT, voxels(with_value(np.nan))),
     "a voxel that is infinite": (SEGMENT, voxels(with_value(-np.inf))),
     "a scan of one value": (SEGMENT, voxels(np.zeros_like)),
-    "an axis of no spacing": (SEGMENT, affine(scaled(0, 1, 1))),
-    "an affine with NaN": (SEGMENT, affine(scaled(np.nan, 1, 1))),
+    "an axis of no spacing": (segment("scan.nii"), header(FIRST_AXIS, "<f", 0.0)),
+    "an affine with NaN": (segment("scan.nii"), header(FIRST_AXIS, "<f", float("nan"))),
     "an affine whose axes lie in a plane": (SEGMENT, affine(flattened)),
     "voxels of 10 m": (SEGMENT, affine(scaled(1000, 1000, 1000))),
     "voxels of a micrometer": (SEGMENT, affine(scaled(1e-4, 1e-4, 1e-4))),
     "a spacing in meters": (SEGMENT, affine(scaled(1e-3, 1e-3, 1e-3))),
-    "a header that claims no voxels": (segment("scan.nii"), header(42, "<3h", 0, 32, 16)),
-    "a header that claims more voxels than the file has": (segment("scan.nii"), header(42, "<3h", 32, 32, 500)),
-    "a header that claims 30000³ voxels": (segment("scan.nii"), header(42, "<3h", 30000, 30000, 30000)),
-    "a header of an unknown kind of numbers": (segment("scan.nii"), header(70, "<h", 999)),
-    "a header whose intercept is infinite": (segment("scan.nii"), header(112, "<2f", 1.0, float("inf"))),
-    "a header whose slope is infinite": (segment("scan.nii"), header(112, "<2f", float("inf"), 0.0)),
+    "a header that claims no voxels": (segment("scan.nii"), header(SIZE, "<3h", 0, 32, 16)),
+    "a header that claims more voxels than the file has": (segment("scan.nii"), header(SIZE, "<3h", 32, 32, 500)),
+    "a header that claims 30000³ voxels": (segment("scan.nii"), header(SIZE, "<3h", 30000, 30000, 30000)),
+    "a header of an unknown kind of numbers": (segment("scan.nii"), header(KIND, "<h", 999)),
+    "a header whose intercept is infinite": (segment("scan.nii"), header(SLOPE, "<2f", 1.0, float("inf"))),
+    "a header whose slope is infinite": (segment("scan.nii"), header(SLOPE, "<2f", float("inf"), 0.0)),
     "two scans of one name": (FOLDER, two_of_a_name),
     "one slice of a DICOM series": (segment("scans/002.dcm"), series()),
     "a series of magnetic resonance": (FOLDER, series(all_tags(Modality="MR"))),
@@ -296,7 +297,8 @@ def among_scans(plant: Plant) -> Plant:
     def move(folder: Path) -> None:
         plant(folder)
         (folder / "scans").mkdir()
-        (folder / "scan.nii.gz").rename(folder / "scans" / "ct.nii.gz")
+        for scan in folder.glob("scan.nii*"):
+            scan.rename(folder / "scans" / scan.name)
 
     return move
 
@@ -306,7 +308,7 @@ SCANS = [
     *(BadInput(wrong, TRAINING, plant, about=("_000.nii.gz",)) for wrong, plant in TRAINED_ON.items()),
     BadInput("half a label map, for check", CHECK, cut(LABEL)),
     BadInput("half a scan at inference", IMAGES, among_scans(cut()), trained=True),
-    BadInput("an axis of no spacing at inference", IMAGES, among_scans(affine(scaled(0, 1, 1))), trained=True),
+    BadInput("an axis of no spacing at inference", IMAGES, among_scans(header(FIRST_AXIS, "<f", 0.0)), trained=True),
     BadInput("voxels of 10 m at inference", IMAGES, among_scans(affine(scaled(1000, 1000, 1000))), trained=True),
     BadInput("half a scan in an evaluation", EVALUATING, cut("data/test/imagesTs/test_000.nii.gz"), trained=True),
     BadInput("a true label map of another shape", EVALUATING, trained=True,
