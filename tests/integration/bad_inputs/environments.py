@@ -70,6 +70,7 @@ def frames(folder: Path) -> None:
 
 
 SWIN = bundle_command("training", "configs/train.yaml", "tiny.yaml", "configs/overlays/swinunetr.yaml")
+SWIN += " --patch_size [32,32,32]"
 DEEP = "/".join(["x" * 200] * 30)
 
 ENVIRONMENTS = [
@@ -117,8 +118,8 @@ ENVIRONMENTS = [
     # full disks
     BadInput("a disk that is full at the cache", TRAINING, largest_file=5_000),
     BadInput("a disk that is full at the weights", TRAINING, largest_file=15_000),
-    BadInput("a disk that is full at a label map", SEGMENT, trained=True, largest_file=200),
-    BadInput("a disk that is full at inference", IMAGES, trained=True, largest_file=200),
+    BadInput("a disk that is full at a label map", SEGMENT, trained=True, largest_file=1_500),
+    BadInput("a disk that is full at inference", IMAGES, trained=True, largest_file=1_500),
     BadInput("a disk that is full at the check's report", CHECK, largest_file=3_000),
     BadInput("a disk that is full at the phantoms", "scripts phantom out --grid 32,32,16 --workers 1",
              largest_file=3_000),
