@@ -9,22 +9,34 @@ Label, or `ConfigWorkflow`. What values there are is in `bundle.values`.
 from __future__ import annotations
 
 import difflib
-import inspect
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bundle.errors import InputError
-from bundle.files import write_json
-from bundle.values import VALUES
+from bundle.components import find_component_mistakes, find_reference_mistakes
+from bundle.config_files import ConfigSources, callers
+from bundle.errors import InputError, find_input_error
+from bundle.files import digest_files
+from bundle.processes import check_device
+from bundle.relations import Mistake, find_contradictions, switched_off
+from bundle.values import VALUES, shown
 
 if TYPE_CHECKING:
     from monai.bundle.reference_resolver import ReferenceResolver
 
-__all__ = ["RunningConfig", "check_values", "write_config"]
+__all__ = [
+    "RunningConfig",
+    "build_parts",
+    "check_values",
+    "config_record",
+    "find_mistakes",
+    "reason_of",
+    "refuse_mistakes",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -58,13 +70,8 @@ class RunningConfig:
         """
         from monai.bundle.reference_resolver import ReferenceResolver  # here: it brings torch
 
-        frame = inspect.currentframe()
-        while frame is not None:
-            owner = frame.f_locals.get("self")
-            if isinstance(owner, ReferenceResolver):
-                return cls(owner)
-            frame = frame.f_back
-        return None
+        owners = (frame.f_locals.get("self") for frame in callers())
+        return next((cls(owner) for owner in owners if isinstance(owner, ReferenceResolver)), None)
 
     def value(self, name: str) -> Any:
         """What an id stands for, as JSON can hold it."""
@@ -82,20 +89,47 @@ class RunningConfig:
             return [self.written(item, f"{name}::{place}") for place, item in enumerate(value)]
         return self.value(name) if isinstance(value, str) and value.startswith(("$", "@")) else value
 
+    def build(self, name: str) -> Any:
+        """What an id stands for, its components built.
+
+        Raises:
+            InputError: when one of them cannot be built: which, and why.
+        """
+        try:
+            return self.resolver.get_resolved_content(name)
+        except Exception as error:  # what a class raises that is given something it cannot use is its own matter
+            found = find_input_error(error)
+            if found is not None:
+                raise found from None
+            failed = failed_id(error) or name
+            item = self.resolver.items.get(failed)
+            config = item.get_config() if item is not None else None
+            target = config.get("_target_") if isinstance(config, Mapping) else None
+            what = f"{target} cannot be built" if target is not None else "cannot be worked out"
+            raise InputError(
+                f"{ConfigSources.find().place(failed)}: {what} ({reason_of(error)}); correct its arguments, or the "
+                "values that they refer to"
+            ) from None
+
     def references(self) -> set[str]:
         """The ids that something in the config refers to: `loss`, and of stages `train::loss`."""
         found = {match for text in texts(self.raw) for match in REFERENCE.findall(text)}
         return {top for top, _ in found} | {f"{top}::{part}" for top, part in found if part}
 
-    def unused(self) -> list[str]:
+    def unused(self, entry_points: Collection[str] = ()) -> list[str]:
         """Plain values that nothing refers to, and parts of stages: they have no effect."""
-        known = self.references() | ENTRY_POINTS
-        plain = [name for name, value in self.raw.items() if name not in known and not has_target(value)]
+        plain = [name for name in self.unreferenced(entry_points) if not has_target(self.raw[name])]
+        known = self.references()
         stages = {name: value for name, value in self.raw.items() if is_stage(value)}
         parts = [(name, part) for name, stage in stages.items() for part in stage]
         return plain + [
             f"{name}::{part}" for name, part in parts if part not in PARTS and f"{name}::{part}" not in known
         ]
+
+    def unreferenced(self, entry_points: Collection[str] = ()) -> list[str]:
+        """Ids at the top that nothing refers to."""
+        known = self.references() | ENTRY_POINTS | set(entry_points)
+        return [name for name, value in self.raw.items() if name not in known and not is_stage(value)]
 
 
 def is_stage(value: Any) -> bool:
@@ -129,6 +163,7 @@ def texts(value: Any) -> Iterator[str]:
         yield from texts(item)
 
 
+# --- The check -------------------------------------------------------------------------------------------------------
 def check_values(strict: bool = True) -> None:
     """Every value of the config that runs is allowed, and none is misspelled.
 
@@ -139,37 +174,166 @@ def check_values(strict: bool = True) -> None:
             for training may be given to inference.
 
     Raises:
-        InputError: naming the value, what is allowed, or what it was probably meant to be.
+        InputError: with all mistakes, a line each: where the value was set, what is allowed, what was found, and what
+            it was probably meant to be.
     """
     config = RunningConfig.find()
     if config is None:
         return
-    known = {value.name for value in VALUES}
-    unused = config.unused()
-    for name in unused:
-        close = difflib.get_close_matches(name, sorted(config.references() | known), n=1, cutoff=0.6 if strict else 0.8)
-        if name not in known and (strict or close):
+    sources = ConfigSources.find()
+    refuse_mistakes(find_mistakes(config, sources, strict))
+    warn_of_idle_values(config, sources, strict)
+
+
+def refuse_mistakes(mistakes: Sequence[str]) -> None:
+    """Raise an InputError that has a line for each mistake, if there is any."""
+    if len(mistakes) > 1:
+        raise InputError("\n  ".join([f"{len(mistakes)} mistakes in the config:", *mistakes]))
+    if mistakes:
+        raise InputError(mistakes[0])
+
+
+def find_mistakes(config: RunningConfig, sources: ConfigSources, strict: bool = True) -> list[str]:
+    """A sentence for each mistake in a config, all of them.
+
+    Args:
+        config: with everything merged.
+        sources: what it was made of, to say where a mistake is.
+        strict: as for `check_values`.
+    """
+    values, wrong = checked_values(config)
+    broken = list(find_reference_mistakes(config.resolver)) if strict else []
+    named = {mistake.ids for mistake in broken}
+    found = [
+        *find_unknown_ids(config, sources, strict),
+        *find_replaced_parts(config, sources),
+        *find_component_mistakes(config.resolver),
+        *broken,
+        *(mistake for mistake in wrong if mistake.ids not in named),
+        *find_contradictions(values),
+        *missing_device(values.get("device", "")),
+    ]
+    sentences = [f"{sources.place(max(ids, key=sources.rank))}: {sentence}" for ids, sentence in found]
+    return list(dict.fromkeys([*sources.repeated(), *sentences]))
+
+
+def find_unknown_ids(config: RunningConfig, sources: ConfigSources, strict: bool) -> Iterator[Mistake]:
+    """Ids that nothing uses: MONAI takes a misspelled one as new, and goes on with the default."""
+    described = {value.name for value in VALUES}
+    known = sorted(config.references() | described | (set(config.raw) - set(config.unreferenced())))
+    built = [name for name in config.unreferenced(sources.run_ids) if has_target(config.raw[name])]
+    # an overlay may leave a component of the file below it without use, but has no reason to bring one along
+    suspects = [name for name in built if sources.is_new(name)]
+    for name in [*config.unused(sources.run_ids), *(suspects if strict else ())]:
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.6 if strict else 0.8)
+        if name not in described and (strict or close):
             hint = f'did you mean "{close[0]}"?' if close else "docs/reference/configs.md lists all values"
-            raise InputError(f'--{name}: nothing in this config uses a value "{name}"; {hint}')
-    idle = [name for name in unused if name in known]
+            yield Mistake((name,), f'nothing in this config uses a value "{name}"; {hint}')
+
+
+def find_replaced_parts(config: RunningConfig, sources: ConfigSources) -> Iterator[Mistake]:
+    """Components, stages and lists of the first config file that a plain value has taken the place of."""
+    for name, before in (sources.files[0].content if sources.files else {}).items():
+        now = config.raw.get(name)
+        if is_stage(before) and isinstance(now, Mapping):
+            pairs = [(f"{name}::{part}", before[part], now.get(part)) for part in before]
+        else:
+            pairs = [(name, before, now)] if has_target(before) and not isinstance(before, str) else []
+        for part, old, new in pairs:
+            kept = isinstance(new, Mapping | list) or (isinstance(new, str) and new.startswith(("$", "@", "%")))
+            if isinstance(old, Mapping | list) and not kept and new is not None:
+                expected = "a list" if isinstance(old, list) else "a component, a mapping with _target_"
+                yield Mistake((part,), f"expected {expected} or a reference to one, found {shown(new)}")
+
+
+def checked_values(config: RunningConfig) -> tuple[dict[str, Any], list[Mistake]]:
+    """The values that are allowed, and what is wrong with the others."""
+    values, wrong = {}, []
+    for value in VALUES:
+        if value.name not in config.raw:
+            continue
+        try:
+            found = config.value(value.name)
+        except Exception as error:  # an expression may raise anything
+            wrong.append(Mistake((value.name,), f"cannot be worked out ({reason_of(error)}); expected {value.kind}"))
+            continue
+        mistake = value.mistake(found)
+        if mistake is None:
+            values[value.name] = found
+        else:
+            wrong.append(Mistake((value.name,), mistake))
+    return values, wrong
+
+
+def reason_of(error: BaseException) -> str:
+    """What an exception is about in one line: MONAI's config parser wraps what its targets raise."""
+    found = find_input_error(error)
+    while found is None and error.__cause__ is not None:
+        error = error.__cause__
+    reason = " ".join(str(found or error).split())
+    return (reason[:300] + " …" if len(reason) > 300 else reason) or type(error).__name__
+
+
+def failed_id(error: BaseException) -> str | None:
+    """The innermost id that MONAI was resolving when an exception was raised."""
+    trace, failed = error.__traceback__, None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_name == "_resolve_one_item":
+            failed = trace.tb_frame.f_locals.get("id")
+        trace = trace.tb_next
+    return failed
+
+
+def build_parts(ids: Sequence[str]) -> None:
+    """Build parts of the config that runs now, to find out what cannot be built before time is spent on data.
+
+    Args:
+        ids: of the parts; those that the config does not have are left out.
+
+    Raises:
+        InputError: for the first part that cannot be built.
+    """
+    config = RunningConfig.find()
+    for name in ids if config is not None else ():
+        if config is not None and name in config.resolver.items:
+            config.build(name)
+
+
+def missing_device(device: str) -> Iterator[Mistake]:
+    """A device that is asked for and not there."""
+    if device.startswith("cuda"):  # others are there, and most commands need no torch
+        try:
+            check_device(device)
+        except InputError as error:
+            yield Mistake(("device",), str(error).removeprefix("device: "))
+
+
+def warn_of_idle_values(config: RunningConfig, sources: ConfigSources, strict: bool) -> None:
+    """Values that are set and have no effect."""
+    described = {value.name for value in VALUES}
+    idle = [name for name in config.unused(sources.run_ids) if name in described]
     if idle and strict:  # their place may have been taken by an overlay
         logger.warning("nothing in this config uses %s: setting these values has no effect here", ", ".join(idle))
-    for value in VALUES:
-        if value.name in config.raw:
-            value.check(config.value(value.name))
+    for name, reason in switched_off(checked_values(config)[0]).items() if strict else ():
+        if name in sources.chosen:
+            logger.warning("%s: has no effect here, since %s", sources.place(name), reason)
 
 
-def write_config(path: str | Path) -> None:
-    """Write what runs: every effective value, the whole config, and the versions of the libraries, as JSON."""
+# --- The record ------------------------------------------------------------------------------------------------------
+def config_record() -> dict[str, Any]:
+    """What runs: every effective value, the whole config, the versions of the libraries, a key of our own code."""
     config = RunningConfig.find()
-    if config is None:
-        return
-    record = {
-        "values": {value.name: config.value(value.name) for value in VALUES if value.name in config.raw},
-        "versions": {name: installed(name) for name in VERSIONS},
-        "config": config.raw,
-    }
-    write_json(path, record, default=str)
+    record: dict[str, Any] = {"versions": {name: installed(name) for name in VERSIONS}, "code": code_key()}
+    if config is not None:
+        record["values"] = {value.name: config.value(value.name) for value in VALUES if value.name in config.raw}
+        record["config"] = config.raw
+    return record
+
+
+def code_key() -> str:
+    """Changes when a line of the library does."""
+    library = Path(str(files("bundle")))
+    return digest_files(sorted(library.rglob("*.py")))
 
 
 def installed(package: str) -> str | None:

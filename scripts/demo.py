@@ -14,6 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bundle.errors import InputError
+from scripts.common import listed
+from scripts.configs import check_config
+from scripts.phantom import check_phantoms
 from scripts.runs import ROOT, bundle_command
 
 TRAIN, EVALUATE, OVERLAY = (str(ROOT / "configs" / f"{name}.yaml") for name in ("train", "evaluate", "overlays/demo"))
@@ -21,7 +24,7 @@ MARKER = ".demo"
 
 
 def run_bundle(run_id: str, configs: Sequence[str], **values: object) -> None:
-    """`python -m monai.bundle run`; what goes wrong there ends this command too."""
+    """`python -m scripts run`; what goes wrong there ends this command too."""
     finished = subprocess.run(bundle_command(run_id, configs, **values), cwd=ROOT)
     if finished.returncode:
         sys.exit(finished.returncode)
@@ -35,14 +38,14 @@ def demo(
     full: int = 6,
     partial: int = 8,
     test: int = 8,
-    grid: Sequence[int] | None = None,
+    grid: tuple[int, int, int] | None = None,
 ) -> None:
     """Make synthetic cohorts, train both stages, segment and score held-out cases, and write a report.
 
     Args:
         output: folder for everything that is made.
         seed: seed of the cohorts and of the training.
-        supervision: full, semi, partial or pann.
+        supervision: full, semi, partial, marginal, ignore or pann.
         overlays: further config files, for instance a shorter training.
         full: cases of the fully labelled cohort.
         partial: cases of each partially labelled cohort.
@@ -52,16 +55,20 @@ def demo(
     from bundle.cohorts.phantoms import GRID, make_phantoms
     from bundle.reports.demo import STAGES, write_demo
 
+    check_phantoms(full, partial, test, grid)
+    extra = [str(Path(overlay).resolve()) for overlay in listed(overlays)]
+    configs, values = [TRAIN, OVERLAY, *extra], {"seed": seed, "supervision": supervision}
+    check_config([*configs, EVALUATE], values, typed=True)  # before anything is made
+    check_config(configs, values, typed=True)
     started, folder = time.time(), empty_folder(Path(output).resolve())
     data = make_phantoms(str(folder / "data"), seed, full, partial, test, GRID if grid is None else grid)
-    extra = [str(Path(overlay).resolve()) for overlay in ([overlays] if isinstance(overlays, str) else overlays)]
-    common = {"dataset_dir": data, "bundle_root": folder, "seed": seed, "supervision": supervision}
-    run_bundle("training", [TRAIN, OVERLAY, *extra], **common)
+    common = {"dataset_dir": data, "bundle_root": folder, **values}
+    run_bundle("training", configs, **common)
     for name, checkpoint in STAGES.items():
         print(f"scores of {name}")
         run_bundle(
             "evaluating",
-            [TRAIN, OVERLAY, *extra, EVALUATE],
+            [*configs, EVALUATE],
             **common,
             output_dir=folder / checkpoint,
             checkpoint=folder / "models" / f"{checkpoint}.pt",

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bundle.errors import InputError
 
-__all__ = ["GRID", "phantom"]
+__all__ = ["GRID", "check_phantoms", "phantom"]
 
+SMALLEST, LARGEST = 8, 2048  # voxels of a scan along an axis
 GRID = (96, 96, 40)  # of bundle.cohorts.phantoms, which is not imported for the help
 
 
@@ -16,7 +17,7 @@ def phantom(
     full: int = 6,
     partial: int = 8,
     test: int = 8,
-    grid: Sequence[int] = GRID,
+    grid: tuple[int, int, int] = GRID,
     folds: int = 5,
     difficulty: float = 1.0,
     drop_labels: int = 0,
@@ -40,6 +41,10 @@ def phantom(
         fraction: share of those cases.
         workers: processes; default one per core.
     """
+    check_phantoms(full, partial, test, grid, seed=seed, folds=folds, drop_labels=drop_labels, workers=workers)
+    for name, value, high in (("difficulty", difficulty, 100), ("fraction", fraction, 1)):
+        if not 0 <= value <= high:
+            raise InputError(f"--{name}: expected a number from 0 to {high}, found {value}")
     from bundle.cohorts.phantoms import make_phantoms
 
     made = make_phantoms(
@@ -56,3 +61,23 @@ def phantom(
         workers=workers,
     )
     print(made)
+
+
+def check_phantoms(full: int, partial: int, test: int, grid: tuple[int, int, int] | None, **others: int | None) -> None:
+    """Numbers of phantoms that can be made.
+
+    Args:
+        full: fully labelled cases.
+        partial: cases of each partially labelled cohort.
+        test: cases of the test cohort.
+        grid: voxels of a scan; None takes the usual ones.
+        others: whole numbers from 0 on.
+
+    Raises:
+        InputError: naming the option.
+    """
+    for name, value in {"full": full, "partial": partial, "test": test, **others}.items():
+        if value is not None and value < 0:
+            raise InputError(f"--{name}: expected a whole number from 0 on, found {value}")
+    if grid is not None and not all(SMALLEST <= n <= LARGEST for n in grid):
+        raise InputError(f"--grid: expected 3 numbers of voxels, each from {SMALLEST} to {LARGEST}, found {grid}")

@@ -26,6 +26,7 @@ from tqdm import tqdm
 from bundle.errors import InputError
 from bundle.files import write_json
 from bundle.processes import available_memory, patient_threads, tree_memory
+from bundle.untrusted import is_number, read_json
 
 __all__ = ["ROOT", "Run", "bundle_command", "check_budget", "check_folders", "is_finished", "run_all_within"]
 
@@ -58,9 +59,9 @@ class Run:
 
 
 def bundle_command(run_id: str, configs: Sequence[str | Path], **values: object) -> tuple[str, ...]:
-    """`python -m monai.bundle run`, as a user would type it."""
+    """`python -m scripts run`, as a user would type it."""
     files = str([str(config) for config in configs])
-    command = [sys.executable, "-W", "ignore", "-m", "monai.bundle", "run", run_id, "--config_file", files]
+    command = [sys.executable, "-W", "ignore", "-m", "scripts", "run", run_id, "--config_file", files]
     for name, value in values.items():
         command += [f"--{name}", str(value)]
     return tuple(command)
@@ -117,10 +118,11 @@ def check_folders(runs: Sequence[Run]) -> None:
 def read_record(folder: Path) -> dict[str, Any] | None:
     """The run.json of a finished run; None if there is none."""
     try:
-        record = json.loads((folder / RECORD).read_text())
-    except (OSError, json.JSONDecodeError):
+        record = read_json(folder / RECORD)
+    except InputError:
         return None
-    return record if isinstance(record, dict) else None
+    measured = isinstance(record, dict) and all(is_number(record.get(key, 0)) for key in ("seconds", "peak_memory_gb"))
+    return record if measured else None
 
 
 def made_with(run: Run, others: Sequence[Run] = ()) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 """Is this data what it says it is? Every case is read once and examined, before training time is wasted on it.
 
 An error means that training on the case would do harm, a warning that a person should review it. A case whose oddity
-is real lists its kind under `"accept"` in the dataset.json (`"accept": ["mirrored"]` for situs inversus). What can be
-odd is in `rules`, `anatomy` and `copies`.
+is real lists its kind under `"accept"` in the dataset.json (`"accept": ["mirrored"]` for situs inversus); what cannot
+be read cannot be accepted. What can be odd is in `rules`, `anatomy` and `copies`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import glob
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from bundle.checks.anatomy import off_the_organs, wrong_sides
 from bundle.checks.copies import find_copies
 from bundle.checks.results import CaseCheck, read_memory, write_memory
 from bundle.checks.rules import HISTOGRAM, NO_HU, Finding, odd_grid, odd_header, odd_values, odd_volumes
-from bundle.cohorts.datalists import SECTIONS, Case, load_cases
+from bundle.cohorts.datalists import SECTIONS, UNREADABLE, Case, load_cases
 from bundle.cohorts.labels import LabelValues
 from bundle.errors import InputError
 from bundle.files import fingerprint_files
@@ -116,13 +117,16 @@ def examine_cases(
         progress: show a bar.
 
     >>> case = {"image": "gone.nii.gz", "case": "a", "cohort": "livers", "section": "training", "labelled": []}
-    >>> accepted = {**case, "case": "b", "accept": ["unreadable"]}
+    >>> accepted = {**case, "case": "b", "accept": ["unreadable"]}  # which a dataset.json cannot say
     >>> checks = examine_cases([case, accepted], workers=1, progress=False)
     >>> [(check.case, [finding.kind for finding in check.findings]) for check in checks]
-    [('a', ['unreadable']), ('b', [])]
+    [('a', ['unreadable']), ('b', ['unreadable'])]
     """
     memory = read_memory(remembered)
     keys = [case_key(case, vocabulary) for case in cases]
+    for case, key in zip(cases, keys, strict=True):
+        if key in memory and not is_about(memory[key], case):
+            del memory[key]
     todo = [case for case, key in zip(cases, keys, strict=True) if key not in memory]
     examine = partial(examine_case, vocabulary=vocabulary, picture=picture)
     fresh: list[CaseCheck] = []
@@ -136,8 +140,15 @@ def examine_cases(
     for check, finding in find_copies(cases, checks, vocabulary):
         check.findings.append(finding)
     for case, check in zip(cases, checks, strict=True):
-        check.findings = [finding for finding in check.findings if finding.kind not in case.get("accept", ())]
+        accepted = set(case.get("accept", ())) - {UNREADABLE}
+        check.findings = [finding for finding in check.findings if finding.kind not in accepted]
     return checks
+
+
+def is_about(check: CaseCheck, case: Case) -> bool:
+    """Whether a remembered result is that of the case."""
+    said = (check.cohort, check.case, check.section, check.image)
+    return said == (case["cohort"], case["case"], case["section"], case["image"])
 
 
 def case_key(case: Case, vocabulary: Vocabulary) -> str:
@@ -146,8 +157,8 @@ def case_key(case: Case, vocabulary: Vocabulary) -> str:
     files: list[Path] = []
     for path in (Path(case["image"]), *([Path(case["label"])] if "label" in case else [])):
         # a header may have its voxels in a file beside it
-        found = path.rglob("*") if path.is_dir() else path.parent.glob(f"{glob.escape(path.stem)}.*")
-        files += sorted(file for file in found if file.is_file())
+        found = path.rglob("*") if os.path.isdir(path) else path.parent.glob(f"{glob.escape(path.stem)}.*")
+        files += sorted(file for file in found if os.path.isfile(file))
     return fingerprint_files(files, VERSION, vocabulary.names, entry, length=64)
 
 
@@ -169,7 +180,7 @@ def examine_case(case: Case, vocabulary: Vocabulary = WHOLE_VOCABULARY, picture:
     try:
         examine(case, check, vocabulary, picture)
     except InputError as error:
-        check.findings.append(Finding("unreadable", True, str(error)))
+        check.findings.append(Finding(UNREADABLE, True, str(error)))
     return check
 
 
@@ -192,7 +203,7 @@ def examine(case: Case, check: CaseCheck, vocabulary: Vocabulary, picture: Paint
 def check_files(case: Case) -> None:
     """Refuse a case whose files are not there."""
     for key in ("image", "label"):
-        if key in case and not Path(case[key]).exists():
+        if key in case and not os.path.exists(case[key]):
             raise InputError(
                 f"{case[key]}: no such file, but the dataset.json of cohort {case['cohort']} lists it as {key}; "
                 "correct the path there"

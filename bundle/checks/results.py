@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from bundle.checks.rules import Finding
+from bundle.cohorts.datalists import KINDS, UNREADABLE
+from bundle.errors import InputError
 from bundle.files import write_text
+from bundle.untrusted import is_number, read_json
 
 __all__ = ["CaseCheck", "as_json", "read_memory", "write_memory"]
 
@@ -60,18 +63,52 @@ class CaseCheck:
         return [finding for finding in self.findings if not finding.error]
 
 
+RESULT_FIELDS = {part.name for part in fields(CaseCheck)} - {"thumbnail"}
+
+
 def read_memory(path: str | Path | None) -> dict[str, CaseCheck]:
-    """The results that a file remembers, by the key of their case; none where it is missing or damaged."""
+    """The results that a file remembers, by the key of their case; what is missing or damaged is examined again."""
     if path is None or not Path(path).is_file():
         return {}
     try:
-        stored = json.loads(Path(path).read_text())
-        return {
-            key: CaseCheck(**{**entry, "findings": [Finding(**one) for one in entry["findings"]]})
-            for key, entry in stored.items()
-        }
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return {}  # of another version, or damaged: examine all cases again
+        stored = read_json(path)
+    except InputError:
+        return {}
+    entries = stored.items() if isinstance(stored, dict) else ()
+    return {key: from_json(entry) for key, entry in entries if is_result(entry)}
+
+
+def is_result(entry: Any) -> bool:
+    """Whether a record of a file is one that `as_json` made."""
+    if not isinstance(entry, dict) or set(entry) != RESULT_FIELDS:
+        return False
+    numbers = [entry[name] for name in ("shape", "spacing", "field_of_view", "hu")]
+    return (
+        all(isinstance(entry[name], str) for name in ("cohort", "case", "section", "image", "content"))
+        and all(isinstance(some, list) and all(map(is_number, some)) for some in numbers)
+        and isinstance(entry["volumes"], dict)
+        and all(map(is_number, entry["volumes"].values()))
+        and isinstance(entry["cut"], list)
+        and all(isinstance(name, str) for name in entry["cut"])
+        and isinstance(entry["findings"], list)
+        and all(map(is_finding, entry["findings"]))
+    )
+
+
+def is_finding(entry: Any) -> bool:
+    """Whether a record of a file is that of a finding."""
+    return (
+        isinstance(entry, dict)
+        and set(entry) == {"kind", "error", "message"}
+        and entry["kind"] in [*KINDS, UNREADABLE]
+        and isinstance(entry["error"], bool)
+        and isinstance(entry["message"], str)
+    )
+
+
+def from_json(entry: Mapping[str, Any]) -> CaseCheck:
+    """The result of which `as_json` made this."""
+    return CaseCheck(**{**entry, "findings": [Finding(**one) for one in entry["findings"]]})
 
 
 def write_memory(path: str | Path | None, checks: Mapping[str, CaseCheck]) -> None:
@@ -82,4 +119,4 @@ def write_memory(path: str | Path | None, checks: Mapping[str, CaseCheck]) -> No
 
 def as_json(check: CaseCheck) -> dict[str, Any]:
     """A result without its thumbnail."""
-    return {key: value for key, value in asdict(check).items() if key != "thumbnail"}
+    return {key: value for key, value in asdict(check).items() if key in RESULT_FIELDS}

@@ -7,10 +7,11 @@ that to label maps. Nothing else knows a cohort's own values, or what to do with
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ from bundle.organs import (
     normalize,
     similar_organ,
 )
+from bundle.untrusted import is_whole, shown
 
 __all__ = ["LabelValues", "check_spelling", "declared_organs", "map_values", "names_by_value"]
 
@@ -51,6 +53,8 @@ ADJECTIVES = {
 
 IGNORE_NAMES = {"ignore", "ignored", "unknown", "unlabeled", "unlabelled"}
 
+HIGHEST_VALUE = 65535  # of a label map: 16 bits, as all tools take them
+
 SLABS = 64  # parts in which a label map is counted: each is widened to 8 bytes a voxel
 
 
@@ -58,24 +62,57 @@ SLABS = 64  # parts in which a label map is counted: each is widened to 8 bytes 
 def names_by_value(labels: Mapping[str, Any], path: Path) -> dict[int, list[str]]:
     """`labels` of a dataset.json in either common form: {"1": "spleen"} (Decathlon) or {"spleen": 1} (nnU-Net v2).
 
-    nnU-Net's regions ({"kidney": [1, 2, 3]}) give a value several names.
+    nnU-Net's regions ({"kidney": [1, 2, 3]}) give a value several names. Outside of regions a value has one name.
+
+    Raises:
+        InputError: when it is neither form, a value is none of a label map, or two structures have one value.
+
+    >>> names_by_value({"background": 0, "kidney": [1, 2], "tumor": 2}, Path("dataset.json"))
+    {0: ['background'], 1: ['kidney'], 2: ['kidney', 'tumor']}
     """
     names: dict[int, list[str]] = {}
-    try:
-        if all(str(key).strip().lstrip("-").isdigit() for key in labels):
-            for value, name in labels.items():
-                names.setdefault(int(value), []).append(str(name))
-        else:
-            for name, values in labels.items():
-                for value in values if isinstance(values, list) else [values]:
-                    names.setdefault(int(value), []).append(str(name))
-    except (TypeError, ValueError):
-        raise InputError(
-            f'{path}: expected "labels" such as {{"1": "spleen"}} or {{"spleen": 1}}, found {dict(labels)}'
-        ) from None
-    if min(names, default=0) < 0:
-        raise InputError(f'{path}: expected values of at least 0 in "labels", found {min(names)}')
+    alone: dict[int, str] = {}  # values that are given to a structure, not to a region
+    for value, name, region in named_values(labels, path):
+        if not region:
+            other = alone.setdefault(value, name)
+            if other != name:
+                raise InputError(
+                    f'{path}: expected one name for each value in "labels", found {shown(other)} and {shown(name)} for '
+                    f"{value}; correct one of them"
+                )
+        names.setdefault(value, []).append(name)
+    organ = next((found for name in names.get(0, ()) if (found := find_organ(name)) is not None), None)
+    if organ is not None:
+        raise InputError(f'{path}: value 0 in "labels" is the background, found {organ.name}; give the organ another')
     return names
+
+
+def named_values(labels: Mapping[str, Any], path: Path) -> Iterator[tuple[int, str, bool]]:
+    """Each value of `labels` with a name that it has, and whether that is the name of a region."""
+    decathlon = all(key.strip().lstrip("-").isdigit() for key in labels)
+    for key, entry in labels.items():
+        region = isinstance(entry, list) and bool(entry) and not decathlon
+        for one in entry if region else [entry]:
+            value, name = (key, one) if decathlon else (one, key)
+            if not isinstance(name, str) or not name.strip():
+                refuse_labels(labels, path)
+            yield label_value(value, labels, path), name, region
+
+
+def label_value(value: Any, labels: Mapping[str, Any], path: Path) -> int:
+    """A value that a label map may have, given as a number or as text."""
+    if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,18}\s*", value):
+        value = int(value)
+    if not is_whole(value):
+        refuse_labels(labels, path)
+    if not 0 <= value <= HIGHEST_VALUE:
+        where = f'{path}: expected values of at least 0 and at most {HIGHEST_VALUE} in "labels"'
+        raise InputError(f"{where}, found {value}")
+    return int(value)
+
+
+def refuse_labels(labels: Mapping[str, Any], path: Path) -> NoReturn:
+    raise InputError(f'{path}: expected "labels" such as {{"1": "spleen"}} or {{"spleen": 1}}, found {shown(labels)}')
 
 
 def is_lesion(name: str) -> bool:
@@ -100,7 +137,11 @@ def meaning_of(name: str) -> Meaning:
 
 
 def meanings(names: Mapping[int, Sequence[str]], path: Path) -> dict[int, Meaning]:
-    """What every declared value means. Of several names of a value (nnU-Net's regions) the most specific one counts."""
+    """What every declared value means. Of several names of a value (nnU-Net's regions) the most specific one counts.
+
+    Raises:
+        InputError: when a value is that of two organs, or of an organ and of what is to be ignored.
+    """
     structures = {value: [name for name in all_names if not is_lesion(name)] for value, all_names in names.items()}
     declared = {meaning_of(name) for value in structures if value != 0 for name in structures[value]}
     sites = declared - {BACKGROUND, IGNORED}  # where a bare "tumor" may lie
@@ -109,7 +150,10 @@ def meanings(names: Mapping[int, Sequence[str]], path: Path) -> dict[int, Meanin
         found = [meaning_of(name) for name in structures[value]]
         if not found or (set(found) == {BACKGROUND} and len(found) < len(all_names)):
             found = [meaning_of_lesion(name, sites, path) for name in all_names if is_lesion(name)]
-        organs = [meaning for meaning in found if isinstance(meaning, str)]
+        organs = sorted({meaning for meaning in found if isinstance(meaning, str)})
+        if len(organs) > 1 or (organs and IGNORED in found):
+            others = " and ".join([*organs, *(["ignored voxels"] if IGNORED in found else [])])
+            raise InputError(f'{path}: value {value} in "labels" is that of {others}; give each a value of its own')
         result[value] = organs[0] if organs else max(int(meaning) for meaning in found)
     return result
 
@@ -123,8 +167,8 @@ def meaning_of_lesion(name: str, sites: set[Meaning], path: Path) -> Meaning:
         return next(iter(sites))
     choices = ", ".join(sorted(str(site) for site in sites if isinstance(site, str))) or "none"
     raise InputError(
-        f'{path}: label "{name}" is a lesion, but what it lies in is not clear (organs declared: {choices}); name it '
-        'after that in "labels", for instance "liver tumor" or "lung tumor"'
+        f"{path}: label {shown(name)} is a lesion, but what it lies in is not clear (organs declared: {choices}); name "
+        'it after that in "labels", for instance "liver tumor" or "lung tumor"'
     )
 
 
@@ -135,7 +179,7 @@ def check_spelling(names: Mapping[int, Sequence[str]], path: Path) -> None:
             close = similar_organ(name)
             if close:
                 raise InputError(
-                    f'{path}: "{name}" in "labels" is no organ of the vocabulary; did you mean "{close}"? '
+                    f'{path}: {shown(name)} in "labels" is no organ of the vocabulary; did you mean "{close}"? '
                     "If it is another structure, give it a name that cannot be confused with that"
                 )
 

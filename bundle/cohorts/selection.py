@@ -12,6 +12,7 @@ from typing import Any
 from bundle.cohorts.datalists import Case, load_cases
 from bundle.errors import InputError
 from bundle.organs import WHOLE_VOCABULARY, Vocabulary
+from bundle.untrusted import alike_on_disk
 
 __all__ = [
     "SUPERVISIONS",
@@ -200,11 +201,11 @@ def evaluation_cases(
         raise InputError(f"{dataset_dir}: fold {fold} holds out no fully labelled case; choose --fold, or --section")
     if not cases:
         raise InputError(f'{dataset_dir}: no labelled case in the section "{section}" of any cohort; choose --section')
-    names = [case["case"] for case in cases]
-    for name in names:
-        if names.count(name) > 1:
+    names: dict[tuple[str, ...], Case] = {}
+    for case in cases:
+        if names.setdefault(alike_on_disk([case["case"]]), case) is not case:
             raise InputError(
-                f"{dataset_dir}: two cases are called {name}; evaluate their cohorts one by one: --cohorts"
+                f"{dataset_dir}: two cases are called {case['case']}; evaluate their cohorts one by one: --cohorts"
             )
     return cases
 

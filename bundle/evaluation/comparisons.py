@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,8 +16,12 @@ from bundle.evaluation.statistics import case_means, cell, organ_values, read_ta
 from bundle.organs import Vocabulary
 from bundle.training.history import read_history
 from bundle.training.prior import Prior
+from bundle.untrusted import read_json, shown
 
 __all__ = ["Comparison", "Method", "mean_dice", "organ_table", "paper_table"]
+
+
+CASE_FILES = ("image", "label")
 
 
 # --- What was compared -----------------------------------------------------------------------------------------------
@@ -81,25 +84,20 @@ class Comparison:
             InputError: when they do not describe a comparison, or the reference has no scores.
         """
         path = folder / "comparison.json"
-        try:
-            given = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path}: expected the description of a comparison, found none ({error})") from None
-        try:
-            methods = {
-                key: Method(key, one["title"], one.get("values", {}), bool(one.get("ablation", False)))
-                for key, one in given["methods"].items()
-            }
-            main, names = given["main"], ("title", "reference", "replicates", "networks", "cases", "facts")
-            result = cls(
-                folder, **{name: given[name] for name in names}, methods=methods, selections=list(given["selections"]),
-                network=main["network"], selection=main["selection"], vocabulary=Vocabulary(given["organs"]),
-                table=read_table(folder / "scores.csv"),
-            )  # fmt: skip
-        except KeyError as error:
-            raise InputError(f"{path}: expected an entry {error}, found none") from None
-        except (AttributeError, TypeError) as error:
-            raise InputError(f"{path}: expected the description of a comparison, found another ({error})") from None
+        if not path.is_file():
+            raise InputError(f"{path}: expected the description of a comparison, found none")
+        given = read_json(path)
+        check_description(given, path)
+        methods = {
+            key: Method(key, one["title"], one.get("values", {}), bool(one.get("ablation", False)))
+            for key, one in given["methods"].items()
+        }
+        main, names = given["main"], ("title", "reference", "replicates", "networks", "cases", "facts")
+        result = cls(
+            folder, **{name: given[name] for name in names}, methods=methods, selections=list(given["selections"]),
+            network=main["network"], selection=main["selection"], vocabulary=Vocabulary(given["organs"]),
+            table=read_table(folder / "scores.csv"),
+        )  # fmt: skip
         result.check(path)
         return result
 
@@ -147,17 +145,43 @@ class Comparison:
     def history(self, key: str) -> list[dict[str, Any]]:
         """The records that training of the first replicate wrote; empty where there are none."""
         path = self.run(key, self.replicates[0]) / "eval" / "history.jsonl"
-        if not path.exists():
-            return []
-        try:
-            return read_history(path)
-        except ValueError as error:
-            raise InputError(f"{path}: expected one record per line, found something else ({error})") from None
+        return read_history(path) if path.exists() else []
 
     def prior(self, key: str) -> Prior | None:
         """q of the first replicate, if its training wrote it."""
         path = self.run(key, self.replicates[0]) / "eval" / "prior.json"
         return Prior.load(path) if path.exists() else None
+
+
+ENTRIES: dict[str, type] = {
+    "title": str, "reference": str, "methods": dict, "replicates": list, "networks": list, "selections": dict,
+    "main": dict, "organs": list, "cases": dict, "facts": dict,
+}  # fmt: skip
+
+
+def check_description(given: Any, path: Path) -> None:
+    """Refuse what is no description of a comparison, or has an entry of another kind."""
+    if not isinstance(given, dict):
+        raise InputError(f"{path}: expected the description of a comparison, found another ({shown(given)})")
+    for name, kind in ENTRIES.items():
+        if name not in given:
+            raise InputError(f"{path}: expected an entry '{name}', found none")
+        if not isinstance(given[name], kind):
+            raise InputError(
+                f"{path}: expected the description of a comparison, found another ({name}: {shown(given[name])})"
+            )
+    texts = [
+        *(text for name in ("replicates", "networks", "organs") for text in given[name]),
+        *(given["main"].get(name) for name in ("network", "selection")),
+        *(one.get("title") if isinstance(one, dict) else None for one in given["methods"].values()),
+        *(one.get(key) if isinstance(one, dict) else None for one in given["cases"].values() for key in CASE_FILES),
+        *given["facts"].values(),
+    ]
+    odd = [text for text in texts if not isinstance(text, str)]
+    if odd:
+        raise InputError(
+            f"{path}: expected the description of a comparison, found another ({shown(odd[0])} in the place of a text)"
+        )
 
 
 # --- Mean Dice -------------------------------------------------------------------------------------------------------

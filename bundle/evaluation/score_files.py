@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,16 @@ import pandas as pd
 
 from bundle.errors import InputError
 from bundle.files import whole_file
+from bundle.untrusted import shown
 
 __all__ = ["METRICS", "SCORE_COLUMNS", "Row", "read_score_file", "rows_of", "scores_of", "write_score_file"]
 
 
 METRICS = ("dice", "surface_distance", "hausdorff", "hausdorff95", "surface_dice")
+
+SHARES = ("dice", "surface_dice")  # those that are at most 1; the others are distances
+
+STATUSES = ("scored", "missed", "invented", "absent", "unlabelled")
 
 SCORE_COLUMNS = ("cohort", "case", "organ", "status", *METRICS)  # of an evaluation
 
@@ -68,6 +74,8 @@ def read_score_file(path: str | Path, columns: Sequence[str] = SCORE_COLUMNS) ->
             missing = [name for name in columns if name not in head]
             if missing:
                 raise InputError(f"{path}: expected a table of scores, but it has no column {', '.join(missing)}")
+            if len(set(head)) < len(head):
+                raise InputError(f"{path}: expected a table of scores, but it has a column twice")
             rows = [parse_line(head, line, f"{path}, line {reader.line_num}") for line in reader if line]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: expected a table of scores, but it cannot be read ({error})") from None
@@ -79,8 +87,22 @@ def parse_line(head: Sequence[str], fields: Sequence[str], where: str) -> Row:
         raise InputError(f"{where}: expected {len(head)} fields, found fewer; was it cut off?")
     if len(fields) > len(head):
         raise InputError(f"{where}: expected {len(head)} fields, found {len(fields)}")
-    texts = zip(head, fields, strict=True)
+    row: Row = dict(zip(head, fields, strict=True))
+    for name in (name for name in head if name in METRICS):
+        row[name] = parse_score(name, row[name], where)
+    if "status" in row and row["status"] not in STATUSES:
+        raise InputError(f"{where}: expected a status out of {', '.join(STATUSES)}, found {shown(row['status'])}")
+    return row
+
+
+def parse_score(name: str, text: str, where: str) -> float | None:
+    """A score as a field has it; nothing stands for none."""
+    if not text:
+        return None
     try:
-        return {name: (float(text) if text else None) if name in METRICS else text for name, text in texts}
+        value = float(text)
     except ValueError as error:
         raise InputError(f"{where}: expected a number or nothing as a score ({error})") from None
+    if not 0 <= value <= (1 if name in SHARES else sys.float_info.max):
+        raise InputError(f"{where}: expected a {name} from 0 on{', up to 1' if name in SHARES else ''}, found {text}")
+    return value

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bundle.errors import InputError
 from bundle.evaluation.score_files import (
     METRICS,
     SCORE_COLUMNS,
@@ -23,6 +24,7 @@ from bundle.evaluation.score_files import (
 from bundle.evaluation.tables import Table, number
 from bundle.files import write_json
 from bundle.organs import Vocabulary
+from bundle.untrusted import is_number, read_json
 
 __all__ = ["format_table", "read_scores", "summarize", "summary_table", "write_scores"]
 
@@ -95,6 +97,32 @@ def write_scores(folder: str | Path, rows: Sequence[Row], summary: Mapping[str, 
 
 
 def read_scores(directory: str | Path) -> tuple[list[Row], dict[str, Any]]:
-    """Rows and summary as `write_scores` wrote them."""
-    rows = rows_of(read_score_file(Path(directory) / "scores.csv"))
-    return rows, json.loads((Path(directory) / "scores.json").read_text())
+    """Rows and summary as `write_scores` wrote them.
+
+    Raises:
+        InputError: when one of the two files is damaged, or the summary is not that of the rows.
+    """
+    rows, path = rows_of(read_score_file(Path(directory) / "scores.csv")), Path(directory) / "scores.json"
+    summary = read_json(path)
+    if not is_summary(summary, rows):
+        raise InputError(f"{path}: expected the means of scores.csv beside it, found something else; evaluate again")
+    return rows, summary
+
+
+def is_summary(found: Any, rows: Sequence[Row]) -> bool:
+    """Whether a record holds what `summarize` makes of rows, whatever else there is in it."""
+    try:
+        tolerance = found["surface_dice_tolerance_mm"]
+        expected = summarize(rows, Vocabulary(list(found["organs"])), tolerance) if is_number(tolerance) else None
+    except (TypeError, KeyError, InputError):
+        return False
+    return expected is not None and all(name in found and alike(value, found[name]) for name, value in expected.items())
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two records agree, but for the rounding of their numbers."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return set(one) == set(other) and all(alike(value, other[name]) for name, value in one.items())
+    if is_number(one) and is_number(other):
+        return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
+    return bool(one == other)

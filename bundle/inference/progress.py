@@ -42,7 +42,8 @@ class Progress:
 
     def start(self, engine: Engine) -> None:
         total = (engine.state.max_epochs or 1) * (engine.state.epoch_length or 0)
-        self.bar = tqdm(total=total or None, desc=self.description, unit=self.unit, mininterval=0.5)
+        done = engine.state.iteration  # of a training that goes on
+        self.bar = tqdm(total=total or None, initial=done, desc=self.description, unit=self.unit, mininterval=0.5)
 
     def advance(self, engine: Engine) -> None:
         assert self.bar is not None
@@ -57,6 +58,5 @@ class Progress:
         if self.bar is not None:
             self.bar.close()
         if error:
-            # Ignite leaves an exception to its first handler. Raising it here, before a CheckpointSaver further down
-            # the list sees it, keeps the weights of a broken run from being saved under a finished one's name.
+            # Ignite leaves an exception to its handlers, and it ends there unless one of them raises it again.
             raise error[0]

@@ -1,8 +1,9 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
-"""A trained model that segments scans, built from configs/inference.yaml and the `model.json` beside the weights."""
+"""A trained model that segments scans, built from configs/inference.yaml and the record of what the weights are."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +16,17 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from torch import nn
 
+from bundle.configs import RunningConfig
 from bundle.errors import InputError
 from bundle.inference.inferers import SlabInferer, ViewInferer
-from bundle.inference.weights import load_weights, read_model_config
+from bundle.inference.weights import MODEL_CONFIG, check_agreement, load_state, model_values, read_checkpoint
+from bundle.networks.definitions import build_network, shorten
 from bundle.organs import Vocabulary
 from bundle.scans.finding import Source
 
 __all__ = ["Segmenter", "keep_largest_parts", "load_segmenter"]
 
+logger = logging.getLogger(__name__)
 
 SHARED = ("organs", "pixdim", "hu_window", "intensity")  # what models that are averaged must have in common
 
@@ -37,6 +41,7 @@ class Segmenter:
         network: one network, or a ModuleList of several.
         vocabulary: the organs.
         clean: keep the largest connected part of each organ only.
+        files: what it was made from: weights, descriptions, overlays.
     """
 
     preprocessing: Any
@@ -44,6 +49,7 @@ class Segmenter:
     network: nn.Module
     vocabulary: Vocabulary
     clean: bool = False
+    files: tuple[Path, ...] = ()
 
     def __call__(
         self, source: Source | str | Path, organs: Vocabulary | None = None
@@ -84,14 +90,66 @@ def weight_files(model: str | Path | Sequence[str]) -> list[Path]:
     return [path / "model.pt" if path.is_dir() else path for path in paths]
 
 
-def read_config(
-    config: str | Path, weights: Path, overlays: Sequence[str | Path], values: Mapping[str, Any]
-) -> ConfigParser:
-    """configs/inference.yaml as it is for these weights."""
+@dataclass
+class Model:
+    """One trained model as `segment` runs it.
+
+    Args:
+        path: its weights.
+        config: configs/inference.yaml as it is for them.
+        network: with the weights.
+        source: the file that says what the model is; None where overlays do.
+    """
+
+    path: Path
+    config: ConfigParser
+    network: nn.Module
+    source: Path | None
+
+
+def read_config(config: str | Path, overlays: Sequence[str | Path]) -> tuple[ConfigParser, set[str]]:
+    """configs/inference.yaml with overlays, and the ids that these set."""
     parser = ConfigParser()
-    parser.read_config([str(config), *(str(overlay) for overlay in overlays)])
-    parser.update({**read_model_config(weights), **values, "label_grid": "scan"})
-    return parser
+    try:
+        parser.read_config([str(config), *(str(overlay) for overlay in overlays)])
+        given = [name for overlay in overlays for name in ConfigParser.load_config_file(str(overlay))]
+    except Exception as error:  # YAML, JSON and MONAI's parser raise a dozen kinds
+        names = ", ".join(str(overlay) for overlay in overlays)
+        raise InputError(f"{names}: cannot be read as a config ({shorten(str(error))}); correct the overlay") from None
+    return parser, {name.replace("#", "::").split("::")[0].lstrip("+") for name in given}
+
+
+def load_model(path: Path, config: str | Path, overlays: Sequence[str | Path], values: Mapping[str, Any]) -> Model:
+    """The network with its weights, and the config for it.
+
+    What the model is, its record says: as data, which MONAI's parser only sees after it was checked. Overlays are
+    configs of the user, which may choose other windows, but must agree with the record.
+    """
+    parser, given = read_config(config, overlays)
+    checkpoint = read_checkpoint(path)
+    record, source = checkpoint.describe()
+    if record is None and not overlays:
+        raise InputError(
+            f"{path}: the weights do not say what they are, and there is no {MODEL_CONFIG} beside them; give the "
+            "--overlays that they were trained with"
+        )
+    described = {} if record is None else record.config()
+    parser.update({name: value for name, value in described.items() if name not in {"network_def", *given}})
+    parser.update({**values, "label_grid": "scan"})
+    parser.parse()
+    if record is None:
+        logger.warning("%s: the weights do not say what they are; nothing confirms what the overlays say", path)
+    else:
+        chosen = model_values(RunningConfig(parser.ref_resolver), given.intersection(described))
+        names = ", ".join(str(overlay) for overlay in overlays)
+        check_agreement(record, chosen, source, f"leave it out of {names}: the model says what it is")
+    if record is None or "network_def" in given:
+        network: nn.Module = parser.get_parsed_content("network")
+    else:
+        network = build_network(record.network_def, checkpoint.state, str(source))
+    load_state(network, checkpoint)
+    network = network.to(parser.get_parsed_content("device")).eval()
+    return Model(path, parser, network, None if record is None else source)
 
 
 def load_segmenter(
@@ -110,7 +168,7 @@ def load_segmenter(
     Args:
         model: weights (see `weight_files`).
         config: configs/inference.yaml.
-        overlays: config files on top of it, for weights that have no model.json beside them.
+        overlays: config files on top of it, for weights that do not say what they are.
         clean: see `Segmenter`.
         memory: see `SlabInferer`.
         values: ids of the config to set.
@@ -120,51 +178,44 @@ def load_segmenter(
 
     >>> load_segmenter("models/gone.pt", "configs/inference.yaml")
     Traceback (most recent call last):
-    bundle.errors.InputError: models/gone.pt: no such weights; train first, or give the path of a checkpoint as --model
+    bundle.errors.InputError: models/gone.pt: no such weights; train first, or give the path of a checkpoint
     """
     paths = weight_files(model)
-    check_files(paths, overlays)
+    check_files(overlays)
     values = {**(values or {}), "inferer::memory": memory}
-    parsers = [read_config(config, path, overlays, values) for path in paths]
-    check_alike(paths, parsers)
-    networks = [load_network(path, parser) for path, parser in zip(paths, parsers, strict=True)]
-    inferers = [parser.get_parsed_content("inferer") for parser in parsers]
+    models = [load_model(path, config, overlays, values) for path in paths]
+    check_alike(models)
+    inferers = [one.config.get_parsed_content("inferer") for one in models]
     # windows that differ in size, channels or scales are not averaged window by window
     kinds = {(one.roi_size, one.context, tuple(one.asked["scales"])) for one in inferers}
+    sources = [one.source for one in models if one.source is not None]
     return Segmenter(
-        parsers[0].get_parsed_content("preprocessing"),
+        models[0].config.get_parsed_content("preprocessing"),
         ViewInferer(inferers, grid="scan") if len(kinds) > 1 else inferers[0],
-        networks[0] if len(networks) == 1 else nn.ModuleList(networks),
-        Vocabulary(parsers[0].get("organs")),
+        models[0].network if len(models) == 1 else nn.ModuleList(one.network for one in models),
+        Vocabulary(models[0].config.get_parsed_content("organs")),
         clean,
+        tuple(dict.fromkeys([*paths, *sources, *map(Path, overlays)])),
     )
 
 
-def check_files(weights: Sequence[Path], overlays: Sequence[str | Path]) -> None:
-    for path in weights:
-        if not path.is_file():
-            raise InputError(f"{path}: no such weights; train first, or give the path of a checkpoint as --model")
+def check_files(overlays: Sequence[str | Path]) -> None:
     for overlay in overlays:
         if not Path(overlay).is_file():
             raise InputError(f"{overlay}: no such config; give the path of an overlay")
 
 
-def check_alike(paths: Sequence[Path], parsers: Sequence[ConfigParser]) -> None:
+def check_alike(models: Sequence[Model]) -> None:
     """Models that are averaged have the same organs, grid and intensities."""
-    first = parsers[0]
-    for path, parser in zip(paths, parsers, strict=True):
+    first = models[0]
+    for model in models:
         for name in SHARED:
-            if parser.get(name) != first.get(name):
+            mine, theirs = (one.config.get_parsed_content(name) for one in (model, first))
+            if mine != theirs:
                 raise InputError(
-                    f"{path}: its {name} is {parser.get(name)}, that of {paths[0]} is {first.get(name)}; models that "
-                    "are averaged must have one"
+                    f"{model.path}: its {name} is {mine}, that of {first.path} is {theirs}; models that are averaged "
+                    "must have one"
                 )
-
-
-def load_network(weights: Path, parser: ConfigParser) -> nn.Module:
-    network: nn.Module = parser.get_parsed_content("network")
-    load_weights(network, weights, Vocabulary(parser.get("organs")))
-    return network.eval()
 
 
 def set_threads(threads: int | None) -> None:
@@ -174,17 +225,3 @@ def set_threads(threads: int | None) -> None:
     if not isinstance(threads, int) or threads < 1:
         raise InputError(f"threads: expected a number from 1 on, found {threads}")
     torch.set_num_threads(threads)
-
-
-def check_device(device: str) -> str:
-    """The device, if this machine has it.
-
-    Raises:
-        InputError: when it has not.
-    """
-    try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"device: {device} cannot be used ({reason}); choose cpu") from None
-    return device

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import InputError
-from bundle.scans.itk_files import decode, open_with_itk, refuse_pixels
+from bundle.scans.itk_files import decode, open_with_itk, refuse_pixels, unreadable
+from bundle.untrusted import shown
 
 __all__ = [
     "CONVERT",
@@ -49,6 +51,7 @@ TAGS = {
     "NumberOfFrames": "0028|0008",
     "Rows": "0028|0010",
     "Columns": "0028|0011",
+    "BitsAllocated": "0028|0100",
     "PixelSpacing": "0028|0030",
 }
 
@@ -58,6 +61,13 @@ GROUPS = {  # where multi-frame files keep what differs between frames
     "PixelSpacing": "PixelMeasuresSequence",
     "RescaleSlope": "PixelValueTransformationSequence",
     "RescaleIntercept": "PixelValueTransformationSequence",
+}
+
+# Transfer syntaxes that store plain numbers: byte order, and how an element of bytes or words begins behind its tag.
+PLAIN = {
+    "1.2.840.10008.1.2": ("<", b""),
+    "1.2.840.10008.1.2.1": ("<", b"O[BW]\0\0"),
+    "1.2.840.10008.1.2.2": (">", b"O[BW]\0\0"),
 }
 
 STEP_TOLERANCE = 0.01  # of the median step, and mm on top: positions are rounded when they are written
@@ -106,9 +116,16 @@ def read_tags(path: Path | str) -> Tags:
     return {name: found[tag].strip() if found.HasKey(tag) else "" for name, tag in TAGS.items()}
 
 
-def frames_of(tags: Tags) -> int:
+def frames_of(tags: Tags, path: Path | str) -> int:
     """How many slices a file holds."""
-    return int(tags["NumberOfFrames"] or 1)
+    return count_of(tags, "NumberOfFrames", path) if tags["NumberOfFrames"] else 1
+
+
+def count_of(tags: Tags, tag: str, path: Path | str) -> int:
+    """A tag that counts something, from 1 to 16 bits."""
+    if not re.fullmatch("0*[1-9][0-9]{0,4}", tags[tag]):
+        raise InputError(f"{path}: expected a number from 1 on as {tag}, found {shown(tags[tag])}; export it again")
+    return int(tags[tag])
 
 
 def check_modality(tags: Tags, path: Path | str) -> None:
@@ -125,8 +142,38 @@ def read_slices(files: Sequence[str]) -> list[DicomSlice]:
     for file in files:
         tags = read_tags(file)
         check_modality(tags, file)
-        slices += [slice_from(file, part) for part in (frames_in(file, tags) if frames_of(tags) > 1 else [tags])]
+        check_pixel_data(file, tags)
+        slices += [slice_from(file, part) for part in (frames_in(file, tags) if frames_of(tags, file) > 1 else [tags])]
     return slices
+
+
+def check_pixel_data(file: str, tags: Tags) -> None:
+    """Refuse a file with less pixel data than its header announces: GDCM fills up the rest with whatever is in memory.
+
+    Compressed pixel data is left to its decoder, which knows where it ends.
+    """
+    content = Path(file).read_bytes()
+    stated = re.search(rb"\x02\x00\x10\x00UI..([\d.]*)", content[132:1024], re.DOTALL)
+    if stated and stated[1].decode() not in PLAIN:
+        return
+    bits = count_of(tags, "BitsAllocated", file)
+    needed = frames_of(tags, file) * count_of(tags, "Rows", file) * count_of(tags, "Columns", file) * bits // 8
+    forms = [PLAIN[stated[1].decode()]] if stated else PLAIN.values()
+    lengths = [length for order, begin in forms for length in pixel_lengths(content, order, begin)]
+    if max(lengths, default=0) < needed:
+        raise InputError(
+            f"{file}: expected {needed} bytes of pixel data, as its header announces, found {max(lengths, default=0)}; "
+            "export the series again"
+        )
+
+
+def pixel_lengths(content: bytes, order: str, begin: bytes) -> Iterator[int]:
+    """Bytes of every pixel data in a file, of icons too, as far as they are in the file."""
+    tag = struct.pack(f"{order}HH", 0x7FE0, 0x0010)
+    for found in re.finditer(re.escape(tag) + begin, content):
+        if found.end() + 4 <= len(content):
+            (length,) = struct.unpack_from(f"{order}I", content, found.end())
+            yield min(length, len(content) - found.end() - 4)
 
 
 def slice_from(file: str, tags: Tags) -> DicomSlice:
@@ -134,12 +181,22 @@ def slice_from(file: str, tags: Tags) -> DicomSlice:
     between = next((tag for tag in ("SpacingBetweenSlices", "SliceThickness") if tags[tag]), "")
     return DicomSlice(
         file,
-        size=(int(tags["Columns"]), int(tags["Rows"])),
+        size=(count_of(tags, "Columns", file), count_of(tags, "Rows", file)),
         position=numbers(tags, "ImagePositionPatient", 3, file),
         orientation=numbers(tags, "ImageOrientationPatient", 6, file),
-        spacing=numbers(tags, "PixelSpacing", 2, file),
+        spacing=pixel_spacing(tags, file),
         thickness=abs(numbers(tags, between, 1, file)[0]) if between else 0.0,
     )
+
+
+def pixel_spacing(tags: Tags, file: str) -> NDArray[Any]:
+    """mm between rows and between columns; a negative one would mirror the scan."""
+    spacing = numbers(tags, "PixelSpacing", 2, file)
+    if spacing.min() <= 0:
+        raise InputError(
+            f"{file}: expected a PixelSpacing above 0 mm, found {spacing.tolist()}; export the series again"
+        )
+    return spacing
 
 
 def numbers(tags: Tags, tag: str, count: int, file: str) -> NDArray[Any]:
@@ -153,7 +210,7 @@ def numbers(tags: Tags, tag: str, count: int, file: str) -> NDArray[Any]:
     except ValueError:
         values = np.empty(0)
     if len(values) != count or not np.isfinite(values).all():
-        found = tags[tag] or "none"
+        found = shown(tags[tag]).strip('"') or "none"
         raise InputError(f"{file}: expected {count} finite numbers as {tag}, found {found}; export the series again")
     return values
 
@@ -164,7 +221,19 @@ def frames_in(file: str, tags: Tags) -> list[Tags]:
         import pydicom
     except ImportError:
         raise InputError(f"{file}: multi-frame DICOM needs pydicom; `pip install pydicom`, or {CONVERT}") from None
-    header = pydicom.dcmread(file, stop_before_pixels=True)
+    try:
+        frames = frame_tags(pydicom.dcmread(file, stop_before_pixels=True))
+    except Exception as error:  # pydicom raises many kinds for a broken file
+        raise unreadable(file, error) from None
+    if len(frames) != frames_of(tags, file):
+        raise InputError(f"{file}: expected the position of each frame in its header, found {len(frames)}; {CONVERT}")
+    if len({(frame["RescaleSlope"], frame["RescaleIntercept"]) for frame in frames}) > 1:
+        raise InputError(f"{file}: expected one rescale slope and intercept, found several; {CONVERT}")
+    return [{**tags, **frame} for frame in frames]
+
+
+def frame_tags(header: Any) -> list[Tags]:
+    """The `GROUPS` of each frame that a header describes."""
     shared = header.get("SharedFunctionalGroupsSequence") or []
 
     def value(frame: Any, tag: str) -> str:
@@ -172,14 +241,8 @@ def frames_in(file: str, tags: Tags) -> list[Tags]:
         found = items[0] if items and items[0] is not None else ""
         return str(found) if isinstance(found, str | float) else "\\".join(map(str, found))
 
-    frames = [
-        {tag: value(frame, tag) for tag in GROUPS} for frame in header.get("PerFrameFunctionalGroupsSequence") or []
-    ]
-    if len(frames) != frames_of(tags):
-        raise InputError(f"{file}: expected the position of each frame in its header, found {len(frames)}; {CONVERT}")
-    if len({(frame["RescaleSlope"], frame["RescaleIntercept"]) for frame in frames}) > 1:
-        raise InputError(f"{file}: expected one rescale slope and intercept, found several; {CONVERT}")
-    return [{**tags, **frame} for frame in frames]
+    frames = header.get("PerFrameFunctionalGroupsSequence") or []
+    return [{tag: value(frame, tag) for tag in GROUPS} for frame in frames]
 
 
 # --- Stacks ----------------------------------------------------------------------------------------------------------

@@ -7,10 +7,11 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from bundle.errors import InputError
 from bundle.scans.dicom import CONVERT, CT_CLASSES, check_modality, dicom_class, frames_of, read_tags
+from bundle.untrusted import check_name
 
 __all__ = ["ENDINGS", "NIFTI", "Source", "ending_of", "find_scans", "list_scans", "scan_name"]
 
@@ -45,11 +46,12 @@ def find_scans(path: str | Path) -> dict[str, Source]:
         InputError: when there is no scan, or when two would have one name.
     """
     path = Path(path)
-    if not path.exists():
+    if not os.path.exists(path):
         raise InputError(f"{path}: no such file or folder; give a CT scan or a folder of CT scans")
-    found = [scan_of_file(path)] if path.is_file() else list(scans_of_folder(path))
+    found = [scan_of_file(path)] if os.path.isfile(path) else list(scans_of_folder(path))
     scans: dict[str, Source] = {}
     for name, source in sorted(found, key=lambda pair: pair[0]):
+        check_name(name, f"{source.path}: the name of the scan", "rename the file or its folder")
         if name in scans:
             raise InputError(
                 f'{source.path}: would have the name "{name}", as {scans[name].path} has; rename one of them'
@@ -91,20 +93,25 @@ def scan_of_file(path: Path) -> tuple[str, Source]:
         raise InputError(f"{path}: expected a file ending with {', '.join(ENDINGS)}, or DICOM; convert it to NIfTI")
     tags = read_tags(path)
     check_modality(tags, path)
-    if frames_of(tags) < 2:
+    if frames_of(tags, path) < 2:
         raise InputError(f"{path}: is one slice of a DICOM series; give the folder of the series")
     return scan_name(path), Source(path, (str(path),))
 
 
 def scans_of_folder(root: Path) -> Iterator[tuple[str, Source]]:
     """Names and sources of the image files directly in a folder, and of the DICOM series at any depth."""
-    for folder, folders, files in os.walk(root):
+    for folder, folders, files in os.walk(root, onerror=refuse_folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         paths = [Path(folder, name) for name in sorted(files) if not name.startswith(".")]
         if Path(folder) == root:
             yield from ((scan_name(path), Source(path)) for path in paths if ending_of(path) in ENDINGS)
         parts = Path(folder).relative_to(root).parts
         yield from series_of_folder(Path(folder), [path for path in paths if ending_of(path) not in ENDINGS], parts)
+
+
+def refuse_folder(error: OSError) -> NoReturn:
+    """A folder that cannot be looked into may hold a scan: it is not left out in silence."""
+    raise InputError(f"{error.filename}: cannot be looked into ({error.strerror}); allow reading it or move it away")
 
 
 def series_of_folder(folder: Path, paths: Sequence[Path], parts: Sequence[str]) -> Iterator[tuple[str, Source]]:
@@ -116,12 +123,13 @@ def series_of_folder(folder: Path, paths: Sequence[Path], parts: Sequence[str]) 
             continue
         try:
             tags = read_tags(path)
+            frames = frames_of(tags, path)
         except InputError:
             broken.append(str(path))
             continue
         if tags["Modality"] != "CT" or "LOCALIZER" in tags["ImageType"]:
             continue
-        if frames_of(tags) > 1:
+        if frames > 1:
             yield "_".join((*parts, scan_name(path))), Source(path, (str(path),))
         else:
             series.setdefault((tags["SeriesNumber"].zfill(8), tags["SeriesInstanceUID"]), []).append(str(path))
@@ -142,7 +150,7 @@ def name_endings(series: Sequence[tuple[str, str]]) -> list[str]:
     if len(series) == 1:
         return [""]
     found = [number.lstrip("0") for number, _ in series]
-    if len(set(found)) < len(found) or "" in found:
+    if len(set(found)) < len(found) or not all(number.isascii() and number.isdecimal() for number in found):
         found = [str(index) for index in range(1, len(series) + 1)]
     return [f"_{number}" for number in found]
 

@@ -2,27 +2,28 @@
 """Read a scan or a label map of any format as it was stored, lean in memory.
 
 Nothing is resampled or turned here. What cannot be a whole, undistorted CT volume is refused with an `InputError`.
-DICOM series are in `dicom`.
+What single formats need is in `nifti`, `itk_files` and `dicom`, what headers may say in `headers`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import InputError
 from bundle.scans.dicom import decode_frames, decode_series, read_slices, stack
 from bundle.scans.finding import ENDINGS, ITK_READERS, NIFTI, Source, ending_of, find_scans
-from bundle.scans.itk_files import decode, open_with_itk, refuse_pixels, unreadable
+from bundle.scans.headers import check_header, check_memory, check_spacing
+from bundle.scans.itk_files import check_data, decode, find_data, open_with_itk
+from bundle.scans.nifti import read_nifti
 
-__all__ = ["Scan", "check_header", "read_label_map", "read_scan"]
+__all__ = ["Scan", "read_label_map", "read_scan"]
 
 
 LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
@@ -72,13 +73,14 @@ def read_label_map(path: str | Path) -> Scan:
         InputError: when it is not a volume of such values.
     """
     path = Path(path)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InputError(f"{path}: no such file; expected a label map")
     if ending_of(path) not in ENDINGS:
         raise InputError(f"{path}: expected a label map ending with {', '.join(ENDINGS)}; convert it to NIfTI")
     scan = read_file(path)
     if scan.voxels.dtype.kind == "f":
-        whole = scan.voxels.astype(np.int32)
+        with np.errstate(invalid="ignore"):  # what is no number differs afterwards
+            whole = scan.voxels.astype(np.int32)
         if not np.array_equal(whole, scan.voxels):
             raise InputError(
                 f"{path}: expected whole numbers, found {scan.voxels[whole != scan.voxels][0]:g}; a label map must be "
@@ -92,7 +94,7 @@ def read_label_map(path: str | Path) -> Scan:
 
 def read_file(path: Path) -> Scan:
     """The volume of a file that is not DICOM, whatever its values are."""
-    return read_nifti(path) if ending_of(path) in NIFTI else read_with_itk(path)
+    return Scan(*read_nifti(path), path) if ending_of(path) in NIFTI else read_with_itk(path)
 
 
 def check_values(scan: Scan) -> None:
@@ -111,72 +113,19 @@ def check_values(scan: Scan) -> None:
         raise InputError(f"{scan.path}: is empty, all its values are {low:g}; export the scan again")
 
 
-def check_header(path: Path, shape: Sequence[int], affine: NDArray[Any]) -> None:
-    """Refuse what is no 3D volume with an invertible affine.
-
-    Args:
-        path: the file, for the message.
-        shape: of all its axes.
-        affine: 4×4, voxel to mm.
-
-    >>> check_header(Path("ct.nii.gz"), (512, 512), np.eye(4))
-    Traceback (most recent call last):
-    bundle.errors.InputError: ct.nii.gz: expected one 3D volume, found an image of shape (512, 512); give the whole scan
-    """
-    if len(shape) < 3 or any(size != 1 for size in shape[3:]):
-        raise InputError(
-            f"{path}: expected one 3D volume, found an image of shape {tuple(shape)}; "
-            + ("give the whole scan" if len(shape) < 3 else "split it into volumes")
-        )
-    if 0 in shape:
-        raise InputError(f"{path}: expected voxels, found an image of shape {tuple(shape)}; export the scan again")
-    axes = affine[:3, :3]
-    lengths = np.linalg.norm(axes, axis=0)
-    # relative to the spacing: a tiny but sound grid is not singular
-    if not np.isfinite(affine).all() or not lengths.all() or abs(np.linalg.det(axes / lengths)) < 1e-6:
-        raise InputError(
-            f"{path}: expected an invertible affine, found {np.round(affine[:3], 4).tolist()}; correct the header's "
-            "spacing and orientation"
-        )
-
-
-def read_nifti(path: Path) -> Scan:
-    try:
-        image = nib.load(path, keep_file_open=True)  # one pass over a compressed file, slab after slab
-        shape, stored = image.shape, image.get_data_dtype()
-        affine = np.asarray(image.affine, np.float64)
-    except Exception as error:  # nibabel raises a dozen kinds for a broken file
-        raise unreadable(path, error) from None
-    if stored.kind not in "iuf":
-        refuse_pixels(path, "complex values" if stored.kind == "c" else f"several ({stored})")
-    check_header(path, shape, affine)
-    try:
-        return Scan(nifti_voxels(image.dataobj, shape[:3]), affine, path)
-    except Exception as error:
-        raise unreadable(path, error) from None
-
-
-def nifti_voxels(stored: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Stored integers and float32 as they are, all else as float32, with no float64 beyond one slice."""
-    dtype = stored.dtype
-    if (dtype.kind in "iu" or dtype.itemsize == 4) and (stored.slope, stored.inter) == (1, 0):
-        voxels = np.asanyarray(stored).reshape(shape, order="F")
-        return voxels if dtype.isnative else voxels.astype(dtype.newbyteorder("="))
-    voxels = np.empty(shape, np.float32, order="F")
-    for index in range(shape[2]):
-        voxels[:, :, index] = stored[:, :, index].reshape(shape[:2])
-    return voxels
-
-
 def read_with_itk(path: Path) -> Scan:
     """MetaImage and NRRD."""
+    data = find_data(path)
     io = open_with_itk(path, ITK_READERS[ending_of(path)])
     axes = range(io.GetNumberOfDimensions())
+    shape = [io.GetDimensions(axis) for axis in axes]
     affine = np.eye(4)
     for axis in axes[:3]:
         affine[: len(axes[:3]), axis] = np.array(io.GetDirection(axis)[:3]) * io.GetSpacing(axis)
         affine[axis, 3] = io.GetOrigin(axis)
-    check_header(path, [io.GetDimensions(axis) for axis in axes], affine)
+    check_header(path, shape, affine)
+    check_spacing(path, [io.GetSpacing(axis) for axis in axes[:3]])  # a negative one would mirror the scan
+    check_data(data, path, shape, io.GetComponentSize() * io.GetNumberOfComponents())
     return Scan(decode(path, io), LPS_TO_RAS @ affine, path)
 
 
@@ -184,7 +133,9 @@ def read_dicom(source: Source) -> Scan:
     """The volume of a series, its slices in the order of their positions."""
     slices = read_slices(source.series)
     affine, order = stack(slices, source.path)
-    check_header(source.path, (*slices[0].size, len(slices)), affine)
+    shape = (*slices[0].size, len(slices))
+    check_header(source.path, shape, affine)
+    check_memory(source.path, shape, itemsize=2)
     files = tuple(slices[index].file for index in order)
     frames = len(slices) > len(source.series)
     voxels = decode_frames(files[0], order) if frames else decode_series(files, slices[0].size)

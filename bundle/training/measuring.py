@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import nibabel as nib
 import numpy as np
 import torch
 from monai.networks.layers import AffineTransform
@@ -18,12 +17,12 @@ from numpy.typing import NDArray
 from bundle.cohorts.datalists import Case
 from bundle.cohorts.labels import LabelValues
 from bundle.cohorts.selection import is_full
-from bundle.errors import InputError
 from bundle.organs import BACKGROUND, Vocabulary
 from bundle.processes import run_all
 from bundle.scans.finding import NIFTI
 from bundle.scans.grids import ScanGrid
-from bundle.scans.reading import check_header, read_label_map, read_scan
+from bundle.scans.nifti import open_nifti
+from bundle.scans.reading import read_label_map, read_scan
 from bundle.training.patches import Patches
 from bundle.training.prior import Weights, label_proportions
 
@@ -169,18 +168,14 @@ def image_grid(path: str) -> tuple[tuple[int, ...], NDArray[np.float64]]:
     if not path.endswith(NIFTI):
         scan = read_scan(path)
         return scan.voxels.shape, scan.affine
-    try:
-        image = nib.load(path)
-    except Exception as error:  # nibabel raises a dozen kinds for a broken file
-        raise InputError(f"{path}: cannot be read as an image ({error}); replace the file") from None
-    affine = np.asarray(image.affine, np.float64)
-    check_header(Path(path), image.shape, affine)
+    image, affine = open_nifti(Path(path))
     return tuple(image.shape[:3]), affine
 
 
 def measure_case(case: Case, vocabulary: Vocabulary, footing: Footing) -> MeasuredCase:
     """Proportions and field of view of a case; of one without a label map the field of view only.
 
+    >>> import nibabel as nib
     >>> from tempfile import TemporaryDirectory
     >>> labels, case = np.zeros((8, 8, 8), np.uint8), {"case": "a", "cohort": "livers", "labelled": ["liver"]}
     >>> labels[:2] = 1  # a quarter of the scan, at its first side

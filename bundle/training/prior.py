@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,10 @@ from tqdm import tqdm
 
 from bundle.errors import InputError
 from bundle.files import write_json
-from bundle.organs import BACKGROUND, Vocabulary
+from bundle.organs import BACKGROUND, Vocabulary, find_organ
 from bundle.training.dataset import PatchDataset, full_indices
 from bundle.training.patches import Patches
+from bundle.untrusted import is_number, read_json, shown
 
 __all__ = [
     "Expectation",
@@ -38,6 +38,7 @@ __all__ = [
 Weights = Sequence[NDArray[np.float64]]
 MarkedShares = Mapping[str, Mapping[int, float]]  # cohort: share of each channel that its annotators marked
 SHARE_FACTOR = 2.0  # proportions that differ by more are doubtful, unless the spread of q explains it
+SUM_TOLERANCE = 1e-6  # of proportions that add up to 1
 SPREADS = 2.0  # standard deviations of q that explain a difference
 
 
@@ -82,6 +83,7 @@ class Prior:
         spread: standard deviation of each entry over the cases.
         cases: names of the cases.
         sampling: how it was sampled: patch size, number of voxels and so on.
+        run: identity of the training that it belongs to; empty where it belongs to none.
     """
 
     names: list[str]
@@ -89,21 +91,59 @@ class Prior:
     spread: list[float]
     cases: list[str]
     sampling: dict[str, Any]
+    run: str = ""
 
     @property
     def standard_error(self) -> list[float]:
         """How well each entry of q is known."""
         return [spread / max(1, len(self.cases)) ** 0.5 for spread in self.spread]
 
-    def save(self, path: str | Path) -> None:
-        write_json(path, asdict(self))
+    def save(self, path: str | Path, run: str = "") -> None:
+        """Write the prior, and which run it belongs to."""
+        write_json(path, asdict(replace(self, run=run)))
 
     @classmethod
     def load(cls, path: str | Path) -> Prior:
-        try:
-            return cls(**json.loads(Path(path).read_text()))
-        except (OSError, TypeError, json.JSONDecodeError) as error:
-            raise InputError(f"{path}: expected a prior written by training, found something else ({error})") from None
+        """What `save` wrote.
+
+        Raises:
+            InputError: when the file holds anything else.
+        """
+        record, names = read_json(path), {field.name for field in fields(cls)}
+        problem = (
+            f"the entries {', '.join(sorted(names))} are not all there, or others are"
+            if not isinstance(record, dict) or set(record) != names
+            else prior_problem(record)
+        )
+        if problem:
+            raise InputError(
+                f"{path}: expected a prior written by training, found something else ({problem}); train again, or run "
+                "`python -m scripts prior`"
+            )
+        return cls(**record)
+
+
+def prior_problem(record: Mapping[str, Any]) -> str:
+    """Why a record of all fields is no `Prior`; empty where it is one."""
+    names, shares, spread, cases = (record[name] for name in ("names", "proportions", "spread", "cases"))
+    if not all(isinstance(value, list) for value in (names, shares, spread, cases)):
+        return "names, proportions, spread and cases are lists"
+    if not all(isinstance(name, str) for name in (*names, *cases)) or not isinstance(record["sampling"], dict):
+        return "names and cases are texts, and sampling is an object"
+    if not isinstance(record["run"], str):
+        return "run is a text"
+    if names[:1] != ["background"] or len(names) < 2 or len(set(names)) < len(names):
+        return "names are the background and different organs"
+    unknown = [name for name in names[1:] if (organ := find_organ(name)) is None or organ.name != name]
+    if unknown:
+        return f"{shown(unknown[0])} is no organ"
+    if not len(names) == len(shares) == len(spread):
+        return f"{len(names)} names have {len(shares)} proportions and {len(spread)} spreads"
+    if not all(is_number(value) and 0 <= value <= 1 for value in (*shares, *spread)):
+        return "proportions and spreads are from 0 to 1"
+    if abs(sum(shares) - 1) > SUM_TOLERANCE:
+        return f"proportions add up to 1, not to {sum(shares):g}"
+    return "" if cases else "it is of at least one case"
 
 
 @dataclass

@@ -80,6 +80,16 @@ class Refresh:
     quality: dict[str, Any] | None = None
     expected: list[float] | None = None
 
+    def state_dict(self) -> dict[str, Any]:
+        """What later refreshes need of it."""
+        by_case = {index: torch.from_numpy(row) for index, row in self.by_case.items()}
+        return {"proportions": self.proportions, "by_cohort": self.by_cohort, "by_case": by_case, "marked": self.marked}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Refresh:
+        by_case = {index: row.numpy() for index, row in state["by_case"].items()}
+        return cls(state["proportions"], state["by_cohort"], by_case, state["marked"])
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -211,26 +221,57 @@ class PseudoLabeler:
         self.teacher, self.inferer, self.dataset, self.store = teacher, inferer, dataset, store
         self.decision, self.size_prior, self.quality = decision, size_prior, quality
         self.last: Refresh | None = None
+        self.started = False
 
-    def refresh(self, wait: bool = False) -> Refresh | None:
+    def start(self) -> None:
+        """Begin with the weights of stage 1; a stage that goes on from a checkpoint has begun already."""
+        self.teacher.start()
+        self.started = True
+
+    def refresh(self, iteration: int, wait: bool = False) -> Refresh | None:
         """Complete the labels; None when there is no partially labelled case.
 
         Decisions are corrected by what the last refresh found. The first one therefore looks twice.
 
         Args:
+            iteration: of the stage.
             wait: give no pseudo-label yet: the voxels in question stay unknown.
         """
         decision = self.decision.waiting() if wait else self.decision
-        result = self.complete(decision)
-        if result is None:
-            return None
-        if self.last is None and decision.correction > 0 and decision.confidence is not None:
-            self.last = result
+        with self.store.refreshing(iteration):
             result = self.complete(decision)
+            if result is None:
+                return None
+            if self.last is None and decision.correction > 0 and decision.confidence is not None:
+                self.last = result
+                result = self.complete(decision)
         self.last = result
         if result is not None and self.quality is not None and self.decision.confidence is not None:
             result.quality = self.quality.measure(self.store)
         return result
+
+    def is_intact(self) -> bool:
+        """Whether the pseudo-labels that there should be are there, and can be read."""
+        indices = [index for members in partial_indices(self.dataset).values() for index in members]
+        return self.store.generation is None or self.store.is_intact(self.dataset.data[index] for index in indices)
+
+    # --- Checkpoints -------------------------------------------------------------------------------------------------
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "started": self.started,
+            "teacher": self.teacher.state_dict(),
+            "last": None if self.last is None else self.last.state_dict(),
+            "generation": self.store.generation,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.started, self.store.generation = state["started"], state["generation"]
+        self.teacher.load_state_dict(state["teacher"])
+        self.last = None if state["last"] is None else Refresh.from_state(state["last"])
+
+    def saved(self) -> None:
+        """A checkpoint has been written: older pseudo-labels are no longer needed."""
+        self.store.forget_others()
 
     def complete(self, decision: Decision) -> Refresh | None:
         """Write completed labels of all partially labelled cases, and sum up what was found."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.cohorts.datalists import Case
+from bundle.cohorts.datalists import Case, case_file
 from bundle.errors import InputError
 from bundle.organs import UNKNOWN
 from bundle.training.dataset import PatchDataset, partial_indices
@@ -76,7 +76,7 @@ class PseudoLabelQuality:
 
 def with_truth(case: Case, folder: Path) -> Case:
     """The case with its complete label map, whose values are the vocabulary's."""
-    path = folder / case["cohort"] / f"{case['case']}.nii.gz"
+    path = case_file(folder, case, ".nii.gz")
     if not path.is_file():
         raise InputError(f"{path}: no complete label map of this case; give another --truth_dir, or none")
     complete = case.copy()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +43,16 @@ class Teacher:
                 self.average[name].lerp_(value, 1 - math.exp(-1 / self.memory))
             else:
                 self.average[name].copy_(value)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"average": self.average}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        average = state["average"]
+        if average is not None:
+            own = self.network.state_dict()
+            average = {name: value.to(own[name].device) for name, value in average.items()}
+        self.average = average
 
     @contextmanager
     def teaching(self) -> Iterator[nn.Module]:

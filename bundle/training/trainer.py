@@ -7,7 +7,7 @@ import logging
 from typing import Any
 
 import torch
-from ignite.engine import EventEnum, Events
+from ignite.engine import Events
 from monai.engines import SupervisedTrainer
 from monai.engines.utils import IterationEvents
 from monai.utils import CommonKeys
@@ -16,11 +16,14 @@ from torch import Tensor
 from bundle.inference.weights import load_weights
 from bundle.organs import WHOLE_VOCABULARY, Vocabulary
 from bundle.training.batches import MixedBatches
+from bundle.training.checkpoints import StageSaver
+from bundle.training.events import PannEvents
 from bundle.training.losses import Objective, PannLoss
+from bundle.training.numbers import NumbersWatch
 from bundle.training.prior import doubt_shares
 from bundle.training.pseudo_labels import PseudoLabeler, Refresh
 
-__all__ = ["PannEvents", "PannTrainer", "prepare_partial_batch", "run_stage"]
+__all__ = ["PannTrainer", "prepare_partial_batch", "run_stage"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,12 +42,6 @@ def prepare_partial_batch(
     """
     target = {key: batch[key].to(device, non_blocking=non_blocking) for key in ("label", "partial", "annotated")}
     return batch["image"].to(device, non_blocking=non_blocking, **kwargs), target
-
-
-class PannEvents(EventEnum):
-    """Fired in stage 2 beside Ignite's own events."""
-
-    REFRESHED = "refreshed"  # the pseudo-labels are new; state.refresh says what that showed
 
 
 class PannTrainer(SupervisedTrainer):
@@ -148,15 +145,20 @@ class PannTrainer(SupervisedTrainer):
 
     # --- Y' ----------------------------------------------------------------------------------------------------------
     def begin(self) -> None:
-        """The first pseudo-labels, from the weights of stage 1."""
-        self.labeler.teacher.start()
+        """The first pseudo-labels, from the weights of stage 1; a stage that goes on has them."""
+        if self.labeler.started:
+            if not self.labeler.is_intact():
+                logger.warning("pseudo-labels are gone or damaged: they are made anew, from the teacher as it is now")
+                self.refresh()
+            return
+        self.labeler.start()
         found = self.refresh()
         if found is not None and self.loss_function.prior_weight > 0:
             self.warn_of_doubtful_cohorts(found)
 
     def refresh(self) -> Refresh | None:
         """Make the pseudo-labels anew; the exact p̄ that this yields corrects the duals."""
-        found = self.labeler.refresh(wait=self.state.iteration < self.pseudo_start)
+        found = self.labeler.refresh(self.state.iteration, wait=self.state.iteration < self.pseudo_start)
         if found is None:
             return None
         term = self.loss_function.prior_term
@@ -192,26 +194,27 @@ class PannTrainer(SupervisedTrainer):
 
 def run_stage(
     trainer: SupervisedTrainer,
+    saver: StageSaver,
     iterations: int,
     checkpoint: str | None = None,
     vocabulary: Vocabulary = WHOLE_VOCABULARY,
 ) -> None:
-    """Run a stage; or take its result from a checkpoint; or skip it, for 0 iterations.
+    """Run a stage, from where an interruption left it; or take its result from weights; or skip it, for 0 iterations.
 
     Args:
         trainer: of the stage.
+        saver: its checkpoints.
         iterations: as planned; 0 skips the stage.
         checkpoint: weights that replace the stage.
         vocabulary: the organs that these weights must have been trained for.
-
-    >>> from types import SimpleNamespace
-    >>> trainer = SimpleNamespace(network=torch.nn.Linear(2, 2), run=lambda: print("training"))  # stands in for one
-    >>> run_stage(trainer, iterations=0)  # skips the stage
-    >>> run_stage(trainer, iterations=100)
-    training
     """
+    if saver.run.is_past(saver.stage):
+        return
     if checkpoint is not None:
         load_weights(trainer.network, checkpoint, vocabulary)
         logger.info("the stage is replaced by %s", checkpoint)
-    elif iterations > 0:
-        trainer.run()
+    elif iterations > 0 and not saver.restore(trainer):
+        NumbersWatch(saver.stage).attach(trainer)
+        saver.attach(trainer)
+        with saver.stopping_gently():
+            trainer.run()

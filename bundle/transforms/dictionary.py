@@ -18,9 +18,11 @@ from bundle.errors import InputError
 from bundle.organs import UNKNOWN, WHOLE_VOCABULARY, Vocabulary
 from bundle.scans.finding import scan_name
 from bundle.scans.grids import ScanGrid
+from bundle.scans.headers import check_memory
 from bundle.scans.reading import Scan, read_label_map, read_scan
 from bundle.scans.writing import write_label_map
 from bundle.transforms.resampling import to_network
+from bundle.untrusted import check_name
 
 __all__ = ["LoadOnNetworkGridd", "LoadOnOwnGridd", "MapLabelValuesd", "SaveLabelMapd", "WindowIntensityd"]
 
@@ -81,6 +83,7 @@ class LoadOnNetworkGridd(MapTransform):
         for key in self.keys:
             scan = read_scan(result[key])
             grid = ScanGrid.spaced(scan.voxels.shape, scan.affine, self.pixdim)
+            check_memory(scan.path, grid.network_shape, itemsize=4)
             image = to_network(scan.voxels, grid)[None]
             result[key] = MetaTensor(image, affine=torch.as_tensor(grid.network_affine), meta=scan_meta(scan))
         return result
@@ -148,7 +151,8 @@ class SaveLabelMapd(SaveImaged):
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
         meta = data[self.image_key].meta
-        name = str(data.get("name") or data.get("case") or scan_name(meta["filename_or_obj"]))
+        name = data.get("name") or data.get("case") or scan_name(meta["filename_or_obj"])
+        check_name(name, f"{meta['filename_or_obj']}: the name of its label map", "rename the scan")
         affine = np.asarray(meta["original_affine"], np.float64).reshape(4, 4)
         for key in self.keys:
             path = self.output_dir / f"{name}{self.postfix}.nii.gz"

@@ -41,7 +41,11 @@ class Bench:
         run(rounds, steps, listed(spins), threads, batch, size)
 
     def check(
-        self, cases: int = 20, grid: Sequence[int] = (512, 512, 100), repeats: int = 3, workers: int | None = None
+        self,
+        cases: int = 20,
+        grid: tuple[int, int, int] = (512, 512, 100),
+        repeats: int = 3,
+        workers: int | None = None,
     ) -> None:
         """The cost of a data check beside that of reading the same files.
 
@@ -75,8 +79,9 @@ class Bench:
             repeats: rounds of the comparison; in each all take their turn.
         """
         from scripts.bench.inference import run
+        from scripts.common import listed
 
-        run(slices, lengths, size, window, backends, repeats)
+        run(slices, listed(lengths), size, window, listed(backends), repeats)
 
     def loss(self, repeats: int = 15, kind: str = "ce", size: int = 64) -> None:
         """The cost of the prior: a stage-2 step with and without it, on 4×SIZE³ patches with 14 classes.
@@ -93,7 +98,7 @@ class Bench:
     def slices(
         self,
         cases: int = 2,
-        grid: Sequence[int] = (512, 512, 100),
+        grid: tuple[int, int, int] = (512, 512, 100),
         views: Sequence[str] = ("axial", "coronal", "sagittal"),
         backbones: Sequence[str] = ("tiny", "resnet50"),
         slices: int = 200,
@@ -113,6 +118,28 @@ class Bench:
         from scripts.common import listed
 
         run(cases, grid, listed(views), listed(backbones), slices, batch)
+
+    def start(
+        self,
+        repeats: int = 5,
+        full: int = 3,
+        partial: int = 2,
+        grid: tuple[int, int, int] = (96, 96, 40),
+        overlays: str | Sequence[str] = "configs/overlays/demo.yaml",
+    ) -> None:
+        """The cost of checking values and of the rehearsal: time from the start to the first iteration.
+
+        Args:
+            repeats: starts of each; they take turns.
+            full: fully labelled phantoms that are made for it.
+            partial: phantoms of each partially labelled cohort.
+            grid: their voxels.
+            overlays: configs on configs/train.yaml.
+        """
+        from scripts.bench.start import run
+        from scripts.common import listed
+
+        run(repeats, full, partial, grid, listed(overlays))
 
     def views(
         self,
@@ -136,5 +163,6 @@ class Bench:
             skip_air: leave slices without body out.
         """
         from scripts.bench.views import run
+        from scripts.common import listed
 
-        run(slices, size, scales, width, backbone, backbone_slices, skip_air)
+        run(slices, size, listed(scales), width, backbone, backbone_slices, skip_air)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import tempfile
 import time
@@ -35,7 +34,9 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from bundle.cohorts.phantoms import PROTOCOLS, make_patient
+from bundle.inference.records import describe_model
 from bundle.inference.segmenters import load_segmenter
+from bundle.inference.weights import read_checkpoint, write_weights
 from bundle.organs import Vocabulary
 from bundle.processes import peak_memory
 from bundle.scans.writing import write_label_map
@@ -44,7 +45,7 @@ from scripts.configs import INFERENCE
 __all__ = ["run"]
 
 Measurement = TypeVar("Measurement")
-PIXDIM, OVERLAP = (1.5, 1.5, 2.0), 0.25
+PIXDIM, HU_WINDOW, INTENSITY, OVERLAP = (1.5, 1.5, 2.0), (-125, 275), (0, 255), 0.25
 SPACING = (0.8, 0.8, 1.5)  # of the synthetic scan, mm
 NETWORK: dict[str, Any] = {
     "spatial_dims": 3,
@@ -85,14 +86,9 @@ def make_scan(path: Path, slices: int, size: int) -> Path:
 def make_model(folder: Path, window: int) -> Path:
     """Weights that were never trained: every organ is found everywhere, the hardest case for the way back."""
     torch.manual_seed(0)
-    torch.save(UNet(**NETWORK).state_dict(), folder / "model.pt")
-    config = {
-        "organs": Vocabulary().names,
-        "patch_size": [window] * 3,
-        "pixdim": list(PIXDIM),
-        "network_def": {"_target_": "UNet", **NETWORK},
-    }
-    (folder / "model.json").write_text(json.dumps(config))
+    definition = {"_target_": "UNet", **NETWORK}
+    record = describe_model(Vocabulary(), HU_WINDOW, INTENSITY, [window] * 3, PIXDIM, network_def=definition)
+    write_weights(folder / "model.pt", UNet(**NETWORK), record)
     return folder / "model.pt"
 
 
@@ -101,14 +97,15 @@ def usual_pipeline(scan: Path, model: Path, output: Path) -> EngineCost:
     """MONAI's transforms and SlidingWindowInferer, probabilities inverted whole."""
     warnings.simplefilter("ignore")
     network = UNet(**NETWORK).eval()
-    network.load_state_dict(torch.load(model, weights_only=True))
-    window = json.loads(model.with_name("model.json").read_text())["patch_size"]
+    checkpoint = read_checkpoint(model)
+    network.load_state_dict(checkpoint.state)
+    assert checkpoint.record is not None  # see make_model
     started = time.perf_counter()
     before = Compose([
         LoadImaged("image", image_only=True, ensure_channel_first=True),
         Orientationd("image", "RAS", labels=None),
         Spacingd("image", PIXDIM),
-        ScaleIntensityRanged("image", -125, 275, 0, 255, clip=True),
+        ScaleIntensityRanged("image", *HU_WINDOW, *INTENSITY, clip=True),
     ])  # fmt: skip
     after = Compose([
         Activationsd("pred", softmax=True),
@@ -119,7 +116,7 @@ def usual_pipeline(scan: Path, model: Path, output: Path) -> EngineCost:
     ])  # fmt: skip
     data = before({"image": str(scan)})
     with torch.inference_mode():
-        data["pred"] = SlidingWindowInferer(window, 1, OVERLAP)(data["image"][None], network)[0]
+        data["pred"] = SlidingWindowInferer(checkpoint.record.patch_size, 1, OVERLAP)(data["image"][None], network)[0]
     after(data)
     return EngineCost(time.perf_counter() - started, peak_memory() / 1e9)
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 import warnings
@@ -18,13 +17,15 @@ from torch import nn
 
 from bundle.inference.fusion import tiled_bytes
 from bundle.inference.inferers import ViewInferer
+from bundle.inference.records import describe_model
 from bundle.inference.segmenters import load_segmenter
+from bundle.inference.weights import write_weights
 from bundle.networks import DeepLabV3Plus
 from bundle.organs import Vocabulary
 from bundle.processes import peak_memory, resident_memory
 from bundle.scans.writing import write_label_map
 from bundle.training.patches import VIEWS
-from scripts.bench.inference import SPACING, make_scan, measure
+from scripts.bench.inference import HU_WINDOW, INTENSITY, SPACING, make_scan, measure
 from scripts.configs import INFERENCE
 
 __all__ = ["run"]
@@ -74,10 +75,8 @@ def make_models(folder: Path, definition: Definition, shape: Sequence[int]) -> l
         torch.manual_seed(across)
         window = [1 if axis == across else -(-n // HALVED) * HALVED for axis, n in enumerate(shape)]
         path = folder / view / "model.pt"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(untrained(definition).state_dict(), path)
-        model = {"organs": Vocabulary().names, "patch_size": window, "pixdim": list(SPACING), "network_def": definition}
-        path.with_name("model.json").write_text(json.dumps(model))
+        record = describe_model(Vocabulary(), HU_WINDOW, INTENSITY, window, SPACING, network_def=definition)
+        write_weights(path, untrained(definition), record)
         paths.append(path)
     return paths
 

@@ -49,7 +49,7 @@ def phantoms_in(folder: Path, **options: Any) -> Path:
     """Synthetic cohorts, made once."""
     record = folder / "phantoms.json"
     wanted = json.dumps(options, sort_keys=True)
-    if not record.is_file() or record.read_text() != wanted:
+    if not record.is_file() or record.read_text(errors="replace") != wanted:
         make_phantoms(str(folder), **options)
         write_text(record, wanted)
     return folder

@@ -54,12 +54,12 @@ def segment(
         dicom_seg: also write NAME.seg.dcm for DICOM series.
         skip_air: leave out windows without body.
         overwrite: segment finished cases again.
-        overlays: config files on configs/inference.yaml, for weights without a model.json beside them.
+        overlays: config files on configs/inference.yaml, for weights that do not say what they are.
     """
     # Imported here: the help needs none of these.
     from bundle.files import fingerprint_files, remove_unfinished
-    from bundle.inference.segmenters import check_device, load_segmenter, set_threads, weight_files
-    from bundle.inference.weights import MODEL_CONFIG
+    from bundle.inference.segmenters import load_segmenter, set_threads
+    from bundle.processes import check_device
     from bundle.scans.finding import find_scans
     from scripts.common import check_writable, listed
     from scripts.segment.jobs import ScanJob, SegmentingRun, check_target, wanted_organs
@@ -72,10 +72,8 @@ def segment(
         values["scales"] = listed(scales)
     chosen = {} if device is None else {"device": f"$torch.device({check_device(str(device))!r})"}
     segmenter = load_segmenter(model, INFERENCE, listed(overlays), clean, memory, {**values, **chosen})
-    weights = weight_files(model)
-    configs = [path.with_name(MODEL_CONFIG) for path in weights if path.with_name(MODEL_CONFIG).is_file()]
     settings: dict[str, Any] = {
-        "model": fingerprint_files([*weights, *configs, *listed(overlays)]),
+        "model": fingerprint_files(segmenter.files),
         "organs": wanted_organs(segmenter, organs),
         "clean": clean,
         "dicom_seg": dicom_seg,

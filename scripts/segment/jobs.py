@@ -23,6 +23,7 @@ from bundle.scans.finding import Source
 from bundle.scans.reading import read_scan
 from bundle.scans.volumes import measure_volumes, write_volumes
 from bundle.scans.writing import write_color_table, write_label_map
+from bundle.untrusted import read_json
 from scripts.runs import ROOT
 
 __all__ = ["ScanJob", "SegmentingRun", "check_target", "wanted_organs"]
@@ -103,8 +104,8 @@ class ScanJob:
         if not all(file.is_file() for file in files):
             return False
         try:
-            return bool(json.loads(files[1].read_text())["settings"] == self.record())
-        except (json.JSONDecodeError, KeyError, TypeError):
+            return bool(read_json(files[1])["settings"] == self.record())
+        except (InputError, KeyError, TypeError):  # damaged, or not one of ours: made again
             return False
 
     def segment(self, segmenter: Segmenter) -> None:

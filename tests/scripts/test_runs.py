@@ -288,7 +288,7 @@ def test_runs_that_share_a_folder_or_lack_what_they_need_are_refused(make_run: C
 def test_the_command_of_a_bundle_is_what_a_user_types() -> None:
     command = bundle_command("training", ["a.yaml", Path("b.yaml")], fold=None, seed=1)
     assert command[1:] == (
-        "-W", "ignore", "-m", "monai.bundle", "run", "training", "--config_file", "['a.yaml', 'b.yaml']",
+        "-W", "ignore", "-m", "scripts", "run", "training", "--config_file", "['a.yaml', 'b.yaml']",
         "--fold", "None", "--seed", "1",
     )  # fmt: skip
     assert command[0] == sys.executable

@@ -13,12 +13,11 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
-import torch
-from monai.networks.nets import UNet
 
 from bundle.errors import InputError, find_input_error
 from bundle.organs import Vocabulary
 from scripts.segment import segment
+from tests.model_files import save_model
 from tests.paths import ROOT
 from tests.scan_files import label_names
 
@@ -28,15 +27,9 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Untrained weights for all organs, with what training records beside them."""
+    """Untrained weights for all organs."""
     folder = tmp_path_factory.mktemp("model")
-    network = {"spatial_dims": 3, "in_channels": 1, "out_channels": 14, "channels": [4, 8], "strides": [2]}
-    torch.manual_seed(0)
-    torch.save(UNet(**network).state_dict(), folder / "model.pt")
-    config = {"organs": Vocabulary().names, "hu_window": [-125, 275], "intensity": [0, 255], "patch_size": [16, 16, 8],
-              "pixdim": [12.0, 12.0, 15.0], "network_def": {"_target_": "UNet", **network}}  # fmt: skip
-    (folder / "model.json").write_text(json.dumps(config))
-    return folder
+    return save_model(folder, organs=Vocabulary().names, pixdim=[12.0, 12.0, 15.0]).parent
 
 
 @pytest.fixture
@@ -159,12 +152,7 @@ def test_places_that_would_destroy_something_are_refused(scans: Path, model: Pat
 
 
 def test_organs_the_model_does_not_know_are_refused(scans: Path, model: Path, tmp_path: Path) -> None:
-    small = tmp_path / "small"
-    shutil.copytree(model, small)
-    config = json.loads((small / "model.json").read_text())
-    config |= {"organs": ["liver"], "network_def": {**config["network_def"], "out_channels": 2}}
-    (small / "model.json").write_text(json.dumps(config))
-    torch.save(UNet(3, 1, 2, (4, 8), (2,)).state_dict(), small / "model.pt")
+    small = save_model(tmp_path / "small", organs=["liver"])
     with pytest.raises(InputError, match="not trained for the spleen; it knows liver"):
         segment(str(scans), str(tmp_path / "out"), model=str(small), organs="spleen")
 

@@ -30,10 +30,11 @@ def test_a_header_in_centimeters(data: Path) -> None:
     assert not any(finding.error for finding in kinds.values())
 
 
-def test_a_header_in_meters_is_an_error(data: Path) -> None:
+@pytest.mark.parametrize(("factor", "kind"), [(100, "field"), (1000, "unreadable")])
+def test_a_header_in_decimeters_or_meters_is_an_error(data: Path, factor: int, kind: str) -> None:
     for key in ("image", "label"):
-        change(path_of(data, "full/full_000", key), affine=lambda old: old / 1000)
-    assert [finding.kind for finding in found(data)["full/full_000"] if finding.error] == ["field"]
+        change(path_of(data, "full/full_000", key), affine=lambda old: old / factor)
+    assert [finding.kind for finding in found(data)["full/full_000"] if finding.error] == [kind]
 
 
 def test_a_scan_without_its_offset(data: Path) -> None:

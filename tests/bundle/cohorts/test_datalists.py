@@ -117,7 +117,7 @@ def test_two_cases_of_one_name_are_refused(write_cohort: Write) -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"fold": "z"}, '"fold" of .*case0.nii.gz: expected a number such as 0, found z'),
+        ({"fold": "z"}, '"fold" of .*case0.nii.gz: expected a number such as 0, found "z"'),
         ({"accept": None}, '"accept" of .*case0.nii.gz: expected a list of findings'),
         ({"accept": "empty"}, '"accept" of .*: expected a list of findings'),
         ({"accept": ["miror"]}, "known are .*mirrored"),

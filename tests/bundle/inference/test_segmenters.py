@@ -8,7 +8,6 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
-from monai.networks.nets import UNet
 
 from bundle.errors import InputError
 from bundle.inference.inferers import ViewInferer
@@ -21,25 +20,12 @@ from bundle.inference.segmenters import (
     weight_files,
 )
 from bundle.organs import Vocabulary
+from tests.model_files import description, save_bare_weights, save_model
 from tests.paths import CONFIGS
-
-NETWORK = {"_target_": "UNet", "spatial_dims": 3, "in_channels": 1, "out_channels": "@out_channels",
-           "channels": [4, 8], "strides": [2]}  # fmt: skip
-MODEL = {"organs": ["liver", "spleen"], "hu_window": [-125, 275], "intensity": [0, 255],
-         "patch_size": [16, 16, 8], "pixdim": [3.0, 3.0, 3.0], "network_def": NETWORK}  # fmt: skip
 
 
 def loaded(model: str | Path | list[str], **options: Any) -> Segmenter:
     return load_segmenter(model, CONFIGS / "inference.yaml", **options)
-
-
-def save_model(folder: Path, seed: int = 0, spatial_dims: int = 3, **values: object) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    config = {**MODEL, "network_def": {**NETWORK, "spatial_dims": spatial_dims}, **values}
-    torch.manual_seed(seed)
-    torch.save(UNet(spatial_dims, 1, 3, (4, 8), (2,)).state_dict(), folder / "model.pt")
-    (folder / "model.json").write_text(json.dumps(config))
-    return folder / "model.pt"
 
 
 @pytest.fixture
@@ -49,7 +35,7 @@ def scan(tmp_path: Path) -> Path:
     return tmp_path / "ct.nii.gz"
 
 
-def test_a_model_is_what_the_file_beside_its_weights_says(tmp_path: Path, scan: Path) -> None:
+def test_a_model_is_what_its_weights_say(tmp_path: Path, scan: Path) -> None:
     segmenter = loaded(save_model(tmp_path / "m"))
     assert segmenter.vocabulary.names == ["liver", "spleen"]
     assert segmenter.inferer.roi_size == (16, 16, 8)
@@ -98,8 +84,97 @@ def test_missing_and_damaged_models_are_refused(tmp_path: Path) -> None:
         loaded(str(tmp_path / "model.pt"))
     path = save_model(tmp_path)
     path.with_name("model.json").write_text("{")
-    with pytest.raises(InputError, match=r"model.json: expected the config that training writes"):
+    with pytest.raises(InputError, match=r"model.json: expected the description of a model as JSON"):
         loaded(str(path))
+
+
+# --- Who says what the model is --------------------------------------------------------------------------------------
+def test_weights_that_say_nothing_need_a_description_beside_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = save_bare_weights(tmp_path)
+    with pytest.raises(InputError, match=r"model.pt: the weights do not say what they are.*give the --overlays"):
+        loaded(path)
+    (tmp_path / "model.json").write_text(json.dumps(description()))
+    segmenter = loaded(path)
+    assert segmenter.vocabulary.names == ["liver", "spleen"]
+    assert segmenter.files == (path, tmp_path / "model.json")
+    assert "nothing confirms it" in caplog.text
+
+
+def test_weights_that_say_nothing_are_what_overlays_say(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path, overlay = save_bare_weights(tmp_path), tmp_path / "mine.json"
+    overlay.write_text(json.dumps(description()))
+    segmenter = loaded(path, overlays=[overlay])
+    assert segmenter.vocabulary.names == ["liver", "spleen"]
+    assert segmenter.files == (path, overlay)
+    assert "nothing confirms what the overlays say" in caplog.text
+
+
+def test_overlays_choose_windows_but_not_what_the_model_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path, overlay = save_model(tmp_path), tmp_path / "mine.yaml"
+    network = "network_def::channels: [4, 8]\nnetwork_def::strides: [2]\n"
+    overlay.write_text(f"patch_size: [32, 32, 16]\nscales: [1.0, 1.5]\nfold: 0\n{network}")
+    segmenter = loaded(path, overlays=[overlay])
+    assert segmenter.inferer.roi_size == (32, 32, 16)
+    assert segmenter.inferer.asked["scales"] == [1.0, 1.5]
+    for text, said in {
+        "organs: [spleen, liver]": r"organs \['liver', 'spleen'\], this config has \['spleen', 'liver'\]",
+        "pixdim: [2, 2, 2]": r"pixdim \[3.0, 3.0, 3.0\], this config has \[2, 2, 2\]",
+        "network_def::channels: [8, 8]": r"network_def::channels \[4, 8\], this config has \[8, 8\]",
+        "patch_size: [16, 1, 16]": r"patch_size \[16, 16, 8\], this config has \[16, 1, 16\]",
+    }.items():
+        overlay.write_text(text)
+        with pytest.raises(InputError, match=rf"model.pt: the model was trained with {said}; leave it out of .*mine"):
+            loaded(path, overlays=[overlay])
+    assert not caplog.text
+
+
+def test_an_overlay_that_is_no_config_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("a: [")
+    with pytest.raises(InputError, match=r"mine.yaml: cannot be read as a config"):
+        loaded(save_model(tmp_path), overlays=[tmp_path / "mine.yaml"])
+
+
+def test_old_weights_are_not_read_with_new_organs(tmp_path: Path) -> None:
+    """A second training in a folder once renamed the organs of the first one's weights."""
+    path = save_model(tmp_path)
+    (tmp_path / "model.json").write_text(json.dumps(description(organs=["pancreas", "stomach"])))
+    with pytest.raises(InputError) as caught:
+        loaded(path)
+    for part in (str(path), str(tmp_path / "model.json"), "organs", "['liver', 'spleen']", "['pancreas', 'stomach']"):
+        assert part in str(caught.value)
+
+
+# --- Descriptions from strangers never run ---------------------------------------------------------------------------
+@pytest.mark.parametrize("place", ["inside", "beside"])
+@pytest.mark.parametrize(
+    "attack",
+    [
+        {"network_def": {"_target_": "os.system", "command": "touch CANARY"}},
+        {"network_def": {"_target_": "UNet", "spatial_dims": "$__import__('os').system('touch CANARY')"}},
+        {"network_def": {**description()["network_def"], "act": {"_target_": "os.system", "command": "touch CANARY"}}},
+        {"network_def": {**description()["network_def"], "_requires_": "$__import__('os').system('touch CANARY')"}},
+        {"network_def": "$__import__('os').system('touch CANARY')"},
+        {"organs": "$[__import__('os').system('touch CANARY')]"},
+        {"pixdim": "$__import__('os').system('touch CANARY')"},
+        {"context": {"_target_": "os.system", "command": "touch CANARY"}},
+        {"imports": ["$__import__('os').system('touch CANARY')"]},
+        {"network": "$__import__('os').system('touch CANARY')"},
+        {"network_def::act": "$__import__('os').system('touch CANARY')"},
+    ],
+)
+def test_nothing_in_a_description_is_executed(tmp_path: Path, attack: dict[str, Any], place: str) -> None:
+    canary = tmp_path / "canary"
+    record = json.loads(json.dumps({**description(), **attack}).replace("CANARY", str(canary)))
+    path = save_bare_weights(tmp_path)
+    if place == "inside":
+        torch.save({"model": torch.load(path), "record": record}, path)
+    else:
+        (tmp_path / "model.json").write_text(json.dumps(record))
+    with pytest.raises(InputError, match=r"model\.(pt|json): "):
+        loaded(path)
+    assert not canary.exists()
 
 
 def test_weights_are_found_by_folder_and_in_lists(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from bundle.training.dataset import Draw, PatchDataset, describe
 from bundle.training.label_store import PseudoLabelStore
 from bundle.training.patches import Patches
 from bundle.transforms.dictionary import LoadOnOwnGridd, MapLabelValuesd
+from tests.runs import run_in
 
 
 # --- Patches ---------------------------------------------------------------------------------------------------------
@@ -266,11 +267,12 @@ def test_a_scan_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_a_refresh_shows_at_once(tmp_path: Path) -> None:
     case = make_case(tmp_path, "a", "spleen", ["spleen"])
-    store = PseudoLabelStore(tmp_path / "pseudo", Patches((6, 6, 3)))
+    store = PseudoLabelStore(run_in(tmp_path), Patches((6, 6, 3)))
     dataset = make_dataset(tmp_path, [case], Patches((6, 6, 3)), completed=store)
     assert (dataset[0]["label"] == UNKNOWN).all()
     for value in (3, 4):
-        store.write(case, np.full((12, 10, 6), value, np.uint8))
+        with store.refreshing(value):
+            store.write(case, np.full((12, 10, 6), value, np.uint8))
         assert (dataset[0]["label"] == value).all()
         assert dataset[0]["partial"]
 

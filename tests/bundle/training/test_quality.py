@@ -13,6 +13,7 @@ from bundle.training.label_store import PseudoLabelStore
 from bundle.training.patches import Patches
 from bundle.training.quality import PseudoLabelQuality, confusion, precision_and_recall
 from tests.bundle.training.test_prior import dataset_of
+from tests.runs import run_in
 
 U = UNKNOWN
 
@@ -36,17 +37,19 @@ def spleens(tiny_cohorts: Path, tmp_path: Path) -> PatchDataset:
 def test_the_truth_is_compared_where_annotators_marked_nothing(
     tiny_cohorts: Path, tmp_path: Path, spleens: PatchDataset
 ) -> None:
-    store = PseudoLabelStore(tmp_path / "store", spleens.patches)
+    store = PseudoLabelStore(run_in(tmp_path), spleens.patches)
     quality = PseudoLabelQuality(tiny_cohorts / "truth", spleens)
     for index, case in enumerate(spleens.data):
-        store.write(case, quality.truth.volume(index)["label"][0].numpy())
+        with store.refreshing(0):
+            store.write(case, quality.truth.volume(index)["label"][0].numpy())
     perfect = quality.measure(store)
     assert perfect is not None
     precision = perfect["spleen"]["precision"]
     assert precision[1] is None  # the spleen is annotated: not a pseudo-label's business
     assert precision[0] == precision[6] == perfect["spleen"]["recall"][6] == 1.0
     for case in spleens.data:
-        store.write(case, np.zeros_like(store.read(case)))
+        with store.refreshing(0):
+            store.write(case, np.zeros_like(store.read(case)))
     empty = quality.measure(store)
     assert empty is not None
     assert empty["spleen"]["recall"][6] == 0.0
@@ -55,7 +58,7 @@ def test_the_truth_is_compared_where_annotators_marked_nothing(
 
 
 def test_without_a_truth_nothing_is_measured(tmp_path: Path, spleens: PatchDataset) -> None:
-    assert PseudoLabelQuality(None, spleens).measure(PseudoLabelStore(tmp_path, spleens.patches)) is None
+    assert PseudoLabelQuality(None, spleens).measure(PseudoLabelStore(run_in(tmp_path), spleens.patches)) is None
 
 
 def test_a_missing_truth_is_named(tmp_path: Path, spleens: PatchDataset) -> None:

@@ -23,6 +23,7 @@ from bundle.training.prior import Prior, SizePrior, estimate_prior
 from bundle.training.pseudo_labels import Decision, PseudoLabeler, complete_case
 from bundle.training.teacher import Teacher
 from bundle.transforms.dictionary import LoadOnOwnGridd, MapLabelValuesd
+from tests.runs import run_in
 
 SHAPE = (8, 10, 6)
 VIEWS = {"axial": (8, 10, 1), "coronal": (8, 1, 6), "sagittal": (1, 10, 6)}
@@ -233,12 +234,12 @@ class SaysLiverAt(torch.nn.Module):
 def test_partial_cases_are_on_the_prior_s_footing(tmp_path: Path) -> None:
     """p̄ of a refresh is the mean over the slices that are drawn afterwards: completed labels show which are empty."""
     patches = Patches((1, 10, 6), empty_rate=0.25)
-    store = PseudoLabelStore(tmp_path / "completed", patches)
+    store = PseudoLabelStore(run_in(tmp_path), patches)
     dataset = make_dataset(tmp_path, [make_case(tmp_path, "b", full=False)], patches, completed=store)
     network = SaysLiverAt(200, 400)  # all of x 2 and 3
     unused = SizePrior(Prior([], [], [], [], {}))
     inferer = SlabInferer((1, 10, 6), 0.0)
-    refresh = PseudoLabeler(Teacher(network), inferer, dataset, store, Decision(), unused).refresh()
+    refresh = PseudoLabeler(Teacher(network), inferer, dataset, store, Decision(), unused).refresh(0)
     assert refresh is not None
     # two full slices of eight; the six others come at a quarter of the rate: 2 / (2 + 6 / 4) of the draws
     assert float(refresh.proportions[6]) == pytest.approx(2 / 3.5, abs=1e-3)
@@ -269,9 +270,10 @@ def test_the_axis_of_the_engine_s_slabs_does_not_matter(slabs_across: int) -> No
 # --- The store -------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("size", [(1, 4, 4), (4, 1, 4), (4, 4, 1), (4, 4, 4)])
 def test_completed_labels_are_kept_across_any_axis(tmp_path: Path, size: tuple[int, ...]) -> None:
-    store, case = PseudoLabelStore(tmp_path, Patches(size)), {"cohort": "c", "case": "x"}
+    store, case = PseudoLabelStore(run_in(tmp_path), Patches(size)), {"cohort": "c", "case": "x"}
     labels = np.random.default_rng(0).integers(0, 14, SHAPE).astype(np.uint8)
-    store.write(case, labels)
+    with store.refreshing(0):
+        store.write(case, labels)
     np.testing.assert_array_equal(store.read(case), labels)
     region = (slice(2, 7), slice(3, 4), slice(1, 5))
     np.testing.assert_array_equal(store.read(case, region), labels[region])

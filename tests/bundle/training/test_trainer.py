@@ -13,6 +13,7 @@ from bundle.organs import UNKNOWN
 from bundle.training.duals import PriorTerm
 from bundle.training.history import read_history
 from bundle.training.label_store import PseudoLabelStore
+from bundle.training.trainer import run_stage
 from tests.paths import ROOT
 
 CONFIGS = [str(ROOT / "configs" / "train.yaml"), str(ROOT / "tests" / "integration" / "tiny.yaml")]
@@ -85,12 +86,35 @@ def test_a_second_run_replaces_the_history_of_its_stage(parser: ConfigParser, tm
     assert len(read_history(tmp_path / "eval" / "history.jsonl")) == 5
 
 
-def test_a_loss_that_is_no_number_ends_the_run_without_weights(parser: ConfigParser, tmp_path: Path) -> None:
-    parser.update({"train_learning_rate": float("inf")})
+def run_train(parser: ConfigParser, stage: str = "train") -> None:
+    """A stage as the config's list of acts runs it."""
+    trainer, saver = (parser.get_parsed_content(f"{stage}::{part}") for part in ("trainer", "saver"))
+    run_stage(trainer, saver, iterations=4)
+
+
+def test_a_number_that_is_none_ends_the_run_at_once_and_leaves_the_last_good_checkpoint(
+    parser: ConfigParser, tmp_path: Path
+) -> None:
+    parser.update({"train_learning_rate": float("inf"), "save_minutes": 0})
     parser.parse(reset=True)
-    with pytest.raises(InputError, match="the loss became nan before iteration 2; lower the learning rate"):
-        parser.get_parsed_content("train::trainer").run()
+    with pytest.raises(InputError, match="stage train, iteration 1: expected finite numbers, found a weight") as caught:
+        run_train(parser)
+    sampler = parser.get_parsed_content("train::dataloader").batch_sampler
+    data = parser.get_parsed_content("train::dataset").data
+    for draw in sampler.batch(0):  # the cases of the batch are named
+        assert f"{data[draw.number]['cohort']}/{data[draw.number]['case']}" in str(caught.value)
     assert not (tmp_path / "models" / "model.pt").exists()
+    checkpoint = torch.load(tmp_path / "models" / "checkpoint.pt", weights_only=True)
+    assert checkpoint["iteration"] == 0
+    assert all(value.isfinite().all() for value in checkpoint["parts"]["network"].values())
+
+
+def test_a_loss_that_is_no_number_is_named(parser: ConfigParser) -> None:
+    network = parser.get_parsed_content("network")
+    with torch.no_grad():
+        next(network.parameters()).fill_(float("nan"))
+    with pytest.raises(InputError, match="stage warmup, iteration 1: expected finite numbers, found a loss of nan"):
+        run_train(parser, "warmup")
 
 
 def test_networks_that_cannot_be_copied_have_teachers_too(parser: ConfigParser, tmp_path: Path) -> None:
@@ -99,10 +123,10 @@ def test_networks_that_cannot_be_copied_have_teachers_too(parser: ConfigParser, 
     parser.update({"bundle_root": str(tmp_path), "dataset_dir": dataset_dir, "fold": None, "device": "cpu"})
     parser.update(SMALL_DYNUNET)
     network = parser.get_parsed_content("network")
-    parser.get_parsed_content("warmup::trainer").run()
+    run_train(parser, "warmup")
     with pytest.raises(RuntimeError, match="deepcopy"):
         copy.deepcopy(network)
-    parser.get_parsed_content("train::trainer").run()
+    run_train(parser)
     assert (tmp_path / "models" / "model.pt").is_file()
 
 
@@ -117,7 +141,8 @@ def test_what_stands_on_unannotated_voxels(
     parser.parse(reset=True)
     trainer = parser.get_parsed_content("train::trainer")
     trainer.run()
-    labels = [np.load(path)["00000"] for path in (tmp_path / "eval" / "pseudo_labels").rglob("*.npz")]
+    last = max((tmp_path / "eval" / "pseudo_labels").glob("*/*"))
+    labels = [np.load(path)["00000"] for path in last.rglob("*.npz")]
     assert len(labels) == 6
     assert all((label == UNKNOWN).any() == unknown for label in labels)
     assert trainer.loss_function.marginal == (supervision == "marginal")
@@ -155,6 +180,6 @@ def test_the_order_of_handlers_does_not_matter(parser: ConfigParser, tmp_path: P
         network = parser.get_parsed_content("network")
         parser.get_parsed_content("train::trainer").run()
         weights.append(torch.cat([value.flatten() for value in network.state_dict().values()]))
-        lines.append((tmp_path / str(run) / "history.jsonl").read_text())
+        lines.append(read_history(tmp_path / str(run) / "history.jsonl"))
     torch.testing.assert_close(weights[1], weights[0], rtol=0, atol=0)
     assert lines[1] == lines[0]
