@@ -111,10 +111,9 @@ def check_device(device: Any) -> str:
 
     try:
         torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        reason = str(error).splitlines()[0]
+    except (RuntimeError, AssertionError, TypeError):  # which says why depends on how PyTorch was built
         raise InputError(
-            f"device: expected a device of this machine, found {device} ({reason}); choose cpu, or see "
+            f"device: expected a device of this machine that PyTorch can use, found {device}; choose cpu, or see "
             "docs/how-to/gpu.md"
         ) from None
     return str(device)

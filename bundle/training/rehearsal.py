@@ -170,11 +170,11 @@ def sentences(what: str, values: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # a network may raise anything for a shape that it cannot take
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
+            raise InputError(f"{what}: does not fit into memory; make it smaller: {values}") from None
         found = find_input_error(error)
         if found is not None:
             raise found from None
-        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
-            raise InputError(f"{what}: does not fit into memory; make it smaller: {values}") from None
         raise InputError(f"{what}: does not work ({reason_of(error)}); look at {values}") from None
 
 

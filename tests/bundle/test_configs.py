@@ -90,7 +90,7 @@ def test_inference_takes_an_overlay_for_training_but_no_misspelling() -> None:
         ("fold", "null", "or null, found 'null'; on a command line null is '$None'"),
         ("hu_window", [275, -125], "hu_window: expected the lower end first"),
         ("context", 2, "context: 2 is about slices, but patch_size is [64, 64, 64]"),
-        ("device", "cuda:99", "device: expected a device of this machine, found cuda:99"),
+        ("device", "cuda:99", "device: expected a device of this machine that PyTorch can use, found cuda:99"),
         ("poly_power", "$1 / 0", "poly_power: cannot be worked out (division by zero); expected a number"),
         ("poly_power", "@nothing", 'poly_power: refers to "@nothing", which is not there'),
         ("network_def::chanels", [1], 'network_def::chanels: UNet has no argument "chanels"; did you mean "channels"?'),

@@ -178,7 +178,7 @@ def test_organs_the_model_does_not_know_are_refused(scans: Path, model: Path, tm
         ({"scales": 0}, "scales: expected numbers above 0"),
         ({"memory": "lots"}, "memory: expected a number of GB above 0, found lots"),
         ({"threads": "two"}, "threads: expected a number from 1 on, found two"),
-        ({"device": "abacus"}, "device: abacus cannot be used"),
+        ({"device": "abacus"}, "device: expected a device of this machine that PyTorch can use, found abacus"),
         ({"backend": "onnx"}, "expected one of auto, torch, openvino"),
         ({"overlays": "nope.yaml"}, "nope.yaml: no such config"),
     ],
