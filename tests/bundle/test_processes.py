@@ -52,5 +52,5 @@ def test_a_wrong_number_of_processes_is_refused(workers: object) -> None:
 def test_a_device_that_this_machine_has_not_is_named() -> None:
     assert check_device("cpu") == check_device(torch.device("cpu")) == "cpu"
     for device in ("cuda:77", "gpu"):
-        with pytest.raises(InputError, match=f"device: expected a device of this machine .*, found {device}; choose cpu"):
+        with pytest.raises(InputError, match=f"expected a device of this machine .*, found {device}; choose cpu"):
             check_device(device)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from bundle.inference.weights import read_checkpoint
 from bundle.organs import Vocabulary
 from bundle.training.history import read_history
 from tests.paths import ROOT
@@ -50,11 +51,11 @@ def test_training_leaves_weights_history_prior_and_pseudo_labels(trained: Path) 
     prior = json.loads((trained / "eval" / "prior.json").read_text())
     assert prior["names"] == Vocabulary().channel_names
     assert sum(prior["proportions"]) == pytest.approx(1)
-    assert len(list((trained / "eval" / "pseudo_labels").glob("*/*.npz"))) == 6
+    assert len(list((trained / "eval" / "pseudo_labels").glob("*/*/*/*.npz"))) == 6
 
 
 def test_stage_two_changes_the_weights(trained: Path) -> None:
-    before, after = (torch.load(trained / "models" / f"{name}.pt", weights_only=True) for name in ("warmup", "model"))
+    before, after = (read_checkpoint(trained / "models" / f"{name}.pt").state for name in ("warmup", "model"))
     assert any(not torch.equal(before[key], after[key]) for key in before)
 
 
@@ -151,7 +152,7 @@ def test_the_default_config_trains_as_it_stands(run_command: Run, tiny_cohorts: 
         train_iterations=2, cohorts="full,spleen",
     )  # fmt: skip
     assert (tmp_path / "models" / "model.pt").is_file()
-    assert len(list((tmp_path / "eval" / "pseudo_labels" / "spleen").glob("*.npz"))) == 2
+    assert len(list((tmp_path / "eval" / "pseudo_labels").glob("*/*/spleen/*.npz"))) == 2
 
 
 # --- What a user sees when something is wrong ------------------------------------------------------------------------
