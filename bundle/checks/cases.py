@@ -8,8 +8,8 @@ be read cannot be accepted. What can be odd is in `rules`, `anatomy` and `copies
 
 from __future__ import annotations
 
+import contextlib
 import copy
-import glob
 import hashlib
 import os
 from collections.abc import Callable, Sequence
@@ -30,7 +30,9 @@ from bundle.errors import InputError
 from bundle.files import fingerprint_files
 from bundle.organs import WHOLE_VOCABULARY, Vocabulary
 from bundle.processes import run_all
+from bundle.scans.finding import ITK_READERS, ending_of
 from bundle.scans.grids import check_grid
+from bundle.scans.itk_files import find_data
 from bundle.scans.reading import Scan, read_label_map, read_scan
 from bundle.scans.volumes import SliceCounts, count_by_slice, sum_volumes
 
@@ -156,9 +158,11 @@ def case_key(case: Case, vocabulary: Vocabulary) -> str:
     entry = {key: str(value) for key, value in sorted(case.items()) if key != "fold"}
     files: list[Path] = []
     for path in (Path(case["image"]), *([Path(case["label"])] if "label" in case else [])):
-        # a header may have its voxels in a file beside it
-        found = path.rglob("*") if os.path.isdir(path) else path.parent.glob(f"{glob.escape(path.stem)}.*")
-        files += sorted(file for file in found if os.path.isfile(file))
+        found = sorted(path.rglob("*")) if os.path.isdir(path) else [path]
+        if ending_of(path) in ITK_READERS:
+            with contextlib.suppress(InputError):  # it is told when the case is read
+                found.append(find_data(path).path)  # a header may have its voxels in a file beside it
+        files += [file for file in found if os.path.isfile(file)]
     return fingerprint_files(files, VERSION, vocabulary.names, entry, length=64)
 
 

@@ -71,7 +71,7 @@ def names_in(folder: Path) -> list[str]:
     except OSError as error:
         raise InputError(
             f"{folder}: cannot be looked into ({error.strerror}), and it may be a cohort; allow reading it, remove it, "
-            "or name the cohorts to use with --cohorts"
+            "or name the cohorts to use one by one"
         ) from None
 
 

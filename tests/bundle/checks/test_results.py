@@ -18,14 +18,17 @@ def test_a_damaged_memory_is_not_used(data: Path, text: str) -> None:
     assert look(data, remembered=memory) == look(data)
 
 
-def test_voxels_beside_their_header_are_watched(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["detached.raw", "voxels.raw"])
+def test_voxels_beside_their_header_are_watched(data: Path, name: str) -> None:
     itk = pytest.importorskip("itk")
     label = path_of(data, "full/full_000", "label")
-    itk.imwrite(itk.imread(str(label)), str(label.parent / "detached.mhd"))
+    header, raw = label.parent / "detached.mhd", label.parent / name
+    itk.imwrite(itk.imread(str(label)), str(header))
+    (label.parent / "detached.raw").rename(raw)
+    header.write_text(header.read_text().replace("detached.raw", name))
     edit(data, "full", label="labelsTr/detached.mhd")
     memory = data / "memory.json"
     assert not look(data, remembered=memory)["full/full_000"].findings
-    raw = label.parent / "detached.raw"
     raw.write_bytes(bytes(raw.stat().st_size))
     assert [finding.kind for finding in look(data, remembered=memory)["full/full_000"].findings] == ["empty"]
 
