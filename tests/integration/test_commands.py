@@ -177,7 +177,7 @@ def test_a_bad_label_is_refused_before_training_starts(run_command: Run, tiny_co
         "--dataset_dir", data, "--bundle_root", tmp_path,
     )  # fmt: skip
     assert "spleen_001.nii.gz: holds the value 9" in sentence
-    assert not (tmp_path / "models").exists()
+    assert not list((tmp_path / "models").glob("*.*"))
 
 
 def test_missing_weights_and_images_are_refused(run_command: Run, tiny_cohorts: Path, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_missing_weights_and_images_are_refused(run_command: Run, tiny_cohorts: 
 
 def test_script_errors_are_one_sentence(run_command: Run, tmp_path: Path) -> None:
     sentence = refused(run_command, "-m", "scripts", "phantom", "--output", tmp_path / "p", "--grid", "96,96")
-    assert "grid: expected three numbers" in sentence
+    assert "--grid: expected 3 whole numbers" in sentence
     assert not (tmp_path / "p").exists()
 
 
