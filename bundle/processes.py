@@ -25,6 +25,7 @@ __all__ = [
     "available_memory",
     "check_device",
     "give_back",
+    "outlive_signals",
     "patient_threads",
     "peak_memory",
     "resident_memory",
@@ -38,6 +39,9 @@ logger = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+GRACE = 30  # seconds from a scheduler's SIGTERM to its SIGKILL, by default
 
 
 # --- Several processes -----------------------------------------------------------------------------------------------
@@ -92,6 +96,15 @@ def leave_interrupts() -> None:
     """Ctrl-C reaches all processes; the one that started the others deals with it, and may end them at any time."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def outlive_signals(worker: int) -> None:
+    """Let a loader process go on for a while after Ctrl-C and SIGTERM, which schedulers send to all processes of a job.
+
+    The one that trains still wants the data of its last iteration; then it ends the loaders itself.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(GRACE))
 
 
 # --- Devices ---------------------------------------------------------------------------------------------------------

@@ -53,9 +53,10 @@ def test_memory_and_open_files_stay_the_same_over_2000_iterations(
         found = watch(process, tmp_path / "run" / "eval" / "history.jsonl")
     assert process.wait() == 0, (tmp_path / "log.txt").read_text()[-2000:]
     # The first refresh is at iteration 0, the last one at the end, after which the process may be leaving.
-    first, last = found[1], found[ITERATIONS // REFRESH]
-    before, after = ([statistics.median(values) for values in zip(*part, strict=True)] for part in (first, last))
-    print(f"after the first refresh {before[0] / 1e6:.1f} MB, {before[1]:.0f} files; at the end", end=" ")
-    print(f"{after[0] / 1e6:.1f} MB, {after[1]:.0f} files")
-    assert after[0] < 1.05 * before[0]
-    assert after[1] == before[1]
+    last = ITERATIONS // REFRESH
+    before, after = (statistics.median(memory for memory, _ in found[number]) for number in (1, last))
+    # Batches under way between processes are open files too: one left by each refresh would still be more than those.
+    most, fewest = max(files for _, files in found[2]), min(files for _, files in found[last])
+    print(f"resident {before / 1e6:.1f} MB, at the end {after / 1e6:.1f} MB; open files {most}, at the end {fewest}")
+    assert after < 1.05 * before
+    assert fewest <= most
