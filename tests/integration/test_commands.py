@@ -187,7 +187,7 @@ def test_missing_weights_and_images_are_refused(run_command: Run, tiny_cohorts: 
 
 def test_script_errors_are_one_sentence(run_command: Run, tmp_path: Path) -> None:
     sentence = refused(run_command, "-m", "scripts", "phantom", "--output", tmp_path / "p", "--grid", "96,96")
-    assert "grid: expected three numbers" in sentence
+    assert "--grid: expected 3 whole numbers" in sentence
     assert not (tmp_path / "p").exists()
 
 
