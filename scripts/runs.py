@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import itertools
 import json
 import os
 import shutil
@@ -150,9 +151,16 @@ def what_went_wrong(log: Path, code: int) -> str:
     if code < 0:
         hint = "; the system does that when memory runs out" if code == -signal.SIGKILL else ""
         return f"ended by {signal.Signals(-code).name}{hint}"
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    said = [line for line in lines if line.startswith("error:")]
-    return (said or lines or [f"exit code {code}"])[-1].removeprefix("error:").strip()
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    places = [place for place, line in enumerate(lines) if line.startswith("error:")]
+    if not places:
+        return (lines or [f"exit code {code}"])[-1].strip()
+    several = itertools.takewhile(
+        lambda line: line.startswith("  "), lines[places[-1] + 1 :]
+    )  # a line for each mistake
+    return " ".join(
+        [lines[places[-1]].removeprefix("error:").strip(), *(f"{line.strip()};" for line in several)]
+    ).rstrip(";")
 
 
 # --- Processes -------------------------------------------------------------------------------------------------------

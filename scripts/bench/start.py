@@ -57,9 +57,8 @@ def run(repeats: int, full: int, partial: int, grid: Sequence[int], overlays: Se
             for kind in kinds[:: 1 if turn % 2 else -1]:
                 seconds = timed_start(folder, kind, overlays, f"{kind}{turn}")
                 times[kind] += [seconds] if turn >= 0 else []
-    print(
-        f"from the start to the end of the first iteration, {full} full and 3×{partial} partial phantoms, median of {repeats}"
-    )
+    cohorts = f"{full} full and 3×{partial} partial phantoms"
+    print(f"from the start to the end of the first iteration, {cohorts}, median of {repeats}")
     print(f"{'':<24}{'time, s':>10}{'ratio':>8}{'CPU, s':>10}{'ratio':>8}")
     base = np.array(times["without"])
     for kind, label in zip(kinds, ("without checks", "with checks, rehearsal"), strict=True):
@@ -68,9 +67,9 @@ def run(repeats: int, full: int, partial: int, grid: Sequence[int], overlays: Se
 
 
 def timed_start(folder: Path, kind: str, overlays: Sequence[str], name: str) -> tuple[float, float]:
-    """Seconds to the end of the first iteration of a fresh run, and those of them that it computed: other programs may be busy.
+    """Seconds to the end of the first iteration of a fresh run, and those of them that it computed.
 
-    What is read of data is the same with and without checks.
+    The latter say more where other programs are busy. What is read of data is the same with and without checks.
     """
     config = folder / f"{kind}.json"
     config.write_text(json.dumps(overlay_without(OF_DATA if kind == "with" else (*OURS, *OF_DATA))))

@@ -120,7 +120,7 @@ def test_a_folder_that_cannot_be_made_is_named(tiny_cohorts: Path, tmp_path: Pat
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_gpu_that_is_not_there_is_named_before_anything_is_done(tiny_cohorts: Path, tmp_path: Path) -> None:
     training = Training(tiny_cohorts, tmp_path, "--device", "cuda")
-    assert training.end().startswith("error: device: expected a device of this machine")
+    assert training.end().startswith("error: --device: expected a device of this machine")
     assert training.process.returncode == 2
     assert not (tmp_path / "models").exists()
 

@@ -137,3 +137,27 @@ def test_a_window_that_takes_whole_axes_is_tried(tiny_cohorts: Path, tmp_path: P
 def test_other_inferers_of_monai_are_tried_too(tiny_cohorts: Path, tmp_path: Path) -> None:
     window = {"_target_": "SlidingWindowInferer", "roi_size": [16, 16, 8]}
     perform(configured(tiny_cohorts, tmp_path, inferer=window), *ACTS)
+
+
+def test_networks_with_several_heads_are_tried(tiny_cohorts: Path, tmp_path: Path) -> None:
+    parser = ConfigParser()
+    parser.read_config([*CONFIGS, str(ROOT / "configs" / "overlays" / "dynunet.yaml")])
+    parser.update({
+        "dataset_dir": str(tiny_cohorts), "bundle_root": str(tmp_path), "device": "cpu",
+        "cache_dir": str(tiny_cohorts.with_name("rehearsal")),
+        "network_def::kernel_size": [3, 3, 3], "network_def::strides": [1, 2, 2],
+        "network_def::upsample_kernel_size": [2, 2], "network_def::filters": [4, 8, 8],
+        "network_def::deep_supr_num": 1,
+    })  # fmt: skip
+    perform(parser, *ACTS)
+
+
+def test_cases_of_another_program_are_tried(tiny_cohorts: Path, tmp_path: Path) -> None:
+    """MONAI Label sets the cases, without cohort, name or label set, and the number of epochs."""
+    folder = tiny_cohorts / "full"
+    cases = [
+        {"image": str(image), "label": str(folder / "labelsTr" / image.name)}
+        for image in sorted((folder / "imagesTr").glob("*.nii.gz"))
+    ]
+    values = {"train::dataset::data": cases[1:], "validate::dataset::data": cases[:1], "train::trainer::max_epochs": 3}
+    perform(configured(tiny_cohorts, tmp_path, **values), *ACTS)
