@@ -129,7 +129,7 @@ def find_data(path: Path) -> DataFile:
         )
     data = path.parent / inside
     if not os.path.isfile(data):
-        raise InputError(f"{path}: its voxels should be in {shown(str(data))}, which is not there; copy it as well")
+        raise InputError(f"{path}: its voxels should be in {shown(inside)}, which is not there; copy it as well")
     return DataFile(data, 0, packed, packing)
 
 

@@ -11,7 +11,7 @@ from ignite.engine import Events
 from monai.engines import SupervisedTrainer
 from monai.engines.utils import IterationEvents
 from monai.utils import CommonKeys
-from torch import Tensor
+from torch import Tensor, nn
 
 from bundle.inference.weights import load_weights
 from bundle.organs import WHOLE_VOCABULARY, Vocabulary
@@ -23,7 +23,7 @@ from bundle.training.numbers import NumbersWatch
 from bundle.training.prior import doubt_shares
 from bundle.training.pseudo_labels import PseudoLabeler, Refresh
 
-__all__ = ["PannTrainer", "prepare_partial_batch", "run_stage"]
+__all__ = ["PannTrainer", "check_replacement", "prepare_partial_batch", "run_stage"]
 
 logger = logging.getLogger(__name__)
 
@@ -190,6 +190,21 @@ class PannTrainer(SupervisedTrainer):
             named = {prior.names[channel]: share for channel, share in shares.items()}
             for sentence in doubt_shares(prior, cohort, named):
                 logger.warning(sentence)
+
+
+def check_replacement(network: nn.Module, checkpoint: str | None, vocabulary: Vocabulary = WHOLE_VOCABULARY) -> None:
+    """Refuse weights that cannot replace a stage, before any data is read.
+
+    Args:
+        network: into which they are loaded, here already.
+        checkpoint: the weights; None where the stage is trained.
+        vocabulary: the organs that they must have been trained for.
+
+    Raises:
+        InputError: as `load_weights` does.
+    """
+    if checkpoint is not None:
+        load_weights(network, checkpoint, vocabulary)
 
 
 def run_stage(

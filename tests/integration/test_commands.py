@@ -177,7 +177,7 @@ def test_a_bad_label_is_refused_before_training_starts(run_command: Run, tiny_co
         "--dataset_dir", data, "--bundle_root", tmp_path,
     )  # fmt: skip
     assert "spleen_001.nii.gz: holds the value 9" in sentence
-    assert not list((tmp_path / "models").glob("*.*"))
+    assert not list((tmp_path / "models").glob("*.pt"))
 
 
 def test_missing_weights_and_images_are_refused(run_command: Run, tiny_cohorts: Path, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_a_file_that_is_no_prior_is_refused(tmp_path: Path) -> None:
 
 SOUND = {
     "names": ["background", "spleen", "liver"], "proportions": [0.9, 0.02, 0.08], "spread": [0.02, 0.0, 0.016],
-    "cases": ["a", "b"], "sampling": {"patch": [16, 16, 1]},
+    "cases": ["a", "b"], "sampling": {"patch": [16, 16, 1]}, "run": "",
 }  # fmt: skip
 
 
@@ -130,6 +130,7 @@ SOUND = {
         ({"cases": []}, "at least one case"),
         ({"cases": [1]}, "names and cases are texts"),
         ({"sampling": []}, "sampling is an object"),
+        ({"run": 1}, "run is a text"),
         ({"more": 1}, "are not all there, or others are"),
     ],
 )
