@@ -92,9 +92,8 @@ class ConfigFile:
             )
             raise InputError(f"{path}: cannot be read as a config ({reason}); correct the file") from None
         if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-            raise InputError(
-                f"{path}: expected ids and their values, such as `seed: 1`, found {found_instead(content)}"
-            )
+            found = found_instead(content)
+            raise InputError(f"{path}: expected ids and their values, such as `seed: 1`, found {found}; correct it")
         return cls(str(path), content, tuple(repeated))
 
     def sets(self, name: str) -> bool:
@@ -105,9 +104,9 @@ class ConfigFile:
 def found_instead(content: Any) -> str:
     """What a file holds that is no mapping of ids to values."""
     if isinstance(content, dict):
-        return f"{next(key for key in content if not isinstance(key, str))!r} in place of an id; correct the file"
+        return f"{next(key for key in content if not isinstance(key, str))!r} in place of an id"
     kinds = {type(None): "nothing", list: "a list", str: "text"}
-    return f"{kinds.get(type(content), 'a single value')}; correct the file"
+    return kinds.get(type(content), "a single value")
 
 
 def is_part(name: str, whole: str) -> bool:

@@ -234,7 +234,7 @@ def now_in_words() -> str:
 
 
 def case_key(case: Case) -> str:
-    """Changes when a file of the case does, or what its values mean; the check of the data names files that are gone."""
+    """Changes when a file of the case does, or what its values mean; the check of the data names missing files."""
     paths = [case[key] for key in ("image", "label") if key in case]  # type: ignore[literal-required]
     there = [path for path in paths if os.path.exists(path)]
     return fingerprint_files(there, sorted((case.get("values") or {}).items()), case.get("labelled"))

@@ -14,11 +14,7 @@ from typing import Any
 import pytest
 
 from bundle.errors import InputError
-<<<<<<< HEAD
-from scripts.runs import ROOT, Run, bundle_command, is_finished, read_record, run_all_within
-=======
-from scripts.runs import ROOT, Run, bundle_command, is_finished, run_all_within, what_went_wrong
->>>>>>> values
+from scripts.runs import ROOT, Run, bundle_command, is_finished, read_record, run_all_within, what_went_wrong
 
 # Notes its start and end in a journal of lines that are appended whole.
 NOTE = """
@@ -299,16 +295,15 @@ def test_the_command_of_a_bundle_is_what_a_user_types() -> None:
     assert os.access(command[0], os.X_OK)
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("text", ["", "[]", "\udcff", "[" * 100_000, '{"seconds": "long"}', '{"peak_memory_gb": NaN}'])
 def test_a_damaged_record_is_that_of_no_finished_run(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text, errors="surrogateescape")
     assert read_record(tmp_path) is None
-=======
+
+
 def test_all_mistakes_that_a_run_named_are_passed_on(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     log.write_text("begin\nerror: 2 mistakes in the config:\n  --seed: wrong\n  --fold: wrong\nbye\n")
     assert what_went_wrong(log, 2) == "2 mistakes in the config: --seed: wrong; --fold: wrong"
     log.write_text("begin\n  the end \n")
     assert what_went_wrong(log, 1) == "the end"
->>>>>>> values

@@ -211,6 +211,7 @@ SEGMENTED: dict[str, Plant] = {
 AVERAGED = "scripts segment scan.nii.gz out --model models,other"
 OTHER_RUN = f"{TRAINING} --supervision partial"
 LONG_RUN = f"{TRAINING} --warmup_iterations 100000"
+KILLED_RUN = f"{LONG_RUN} --save_minutes 0"
 
 CHECKPOINTS = [
     *(BadInput(wrong, SEGMENT, plant, about=("models/model.",), trained=True) for wrong, plant in SEGMENTED.items()),
@@ -245,7 +246,7 @@ CHECKPOINTS = [
              trained=True),
     BadInput("weights of another grid in place of stage 1", f"{WARMUP} --pixdim [6,6,6]", trained=True),
     BadInput("a folder with the weights of another run", OTHER_RUN, about=("overwrite",), trained=True),
-    BadInput("a folder with an unfinished run of other values", OTHER_RUN, about=("overwrite",), after=f"{LONG_RUN} --save_minutes 0"),
+    BadInput("a folder with an unfinished run of other values", OTHER_RUN, about=("overwrite",), after=KILLED_RUN),
     BadInput("a folder in which a training runs", LONG_RUN, beside=LONG_RUN),
     BadInput("a folder in which another training runs", OTHER_RUN, beside=LONG_RUN),
     BadInput("a folder to overwrite in which a training runs", f"{OTHER_RUN} --overwrite true", beside=LONG_RUN),
