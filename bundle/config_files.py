@@ -92,14 +92,21 @@ class ConfigFile:
             )
             raise InputError(f"{path}: cannot be read as a config ({reason}); correct the file") from None
         if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-            found = "nothing" if content is None else f"a {type(content).__name__}"
-            found = "keys that are no text" if isinstance(content, dict) else found
-            raise InputError(f"{path}: expected ids and their values, such as `seed: 1`, found {found}")
+            found = found_instead(content)
+            raise InputError(f"{path}: expected ids and their values, such as `seed: 1`, found {found}; correct it")
         return cls(str(path), content, tuple(repeated))
 
     def sets(self, name: str) -> bool:
         """Whether the file sets an id, a part of it, or what it is a part of."""
         return any(is_part(name, key) or is_part(key, name) for key in map(normal_id, self.content))
+
+
+def found_instead(content: Any) -> str:
+    """What a file holds that is no mapping of ids to values."""
+    if isinstance(content, dict):
+        return f"{next(key for key in content if not isinstance(key, str))!r} in place of an id"
+    kinds = {type(None): "nothing", list: "a list", str: "text"}
+    return kinds.get(type(content), "a single value")
 
 
 def is_part(name: str, whole: str) -> bool:

@@ -101,15 +101,24 @@ class RunningConfig:
             found = find_input_error(error)
             if found is not None:
                 raise found from None
-            failed = failed_id(error) or name
-            item = self.resolver.items.get(failed)
-            config = item.get_config() if item is not None else None
-            target = config.get("_target_") if isinstance(config, Mapping) else None
-            what = f"{target} cannot be built" if target is not None else "cannot be worked out"
-            raise InputError(
-                f"{ConfigSources.find().place(failed)}: {what} ({reason_of(error)}); correct its arguments, or the "
-                "values that they refer to"
-            ) from None
+            raise InputError(self.why_not_built(failed_id(error) or name, error)) from None
+
+    def as_written(self, name: str) -> Any:
+        """What stands at an id of any depth; MONAI changes expressions when it evaluates them, but not here."""
+        value: Any = self.raw
+        for part in name.split("::"):
+            value = value[int(part)] if isinstance(value, list) else value[part]
+        return value
+
+    def why_not_built(self, name: str, error: BaseException) -> str:
+        """A sentence about an id that cannot be worked out, and what it refers to that was set later than itself."""
+        config, sources = self.as_written(name), ConfigSources.find()
+        target = config.get("_target_") if isinstance(config, Mapping) else None
+        what = f"{target} cannot be built" if target is not None else "cannot be worked out"
+        used = {used for text in texts(config) for used in self.resolver.match_refs_pattern(text)}
+        later = [sources.place(used) for used in sorted(used) if sources.rank(used) > sources.rank(name)]
+        advice = f"correct {' or '.join(later)}" if later else "correct its arguments, or the values that they refer to"
+        return f"{sources.place(name)}: {what} ({reason_of(error)}); {advice}"
 
     def references(self) -> set[str]:
         """The ids that something in the config refers to: `loss`, and of stages `train::loss`."""
@@ -140,6 +149,8 @@ def is_stage(value: Any) -> bool:
 def is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(is_plain(item) for item in value)
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and is_plain(item) for key, item in value.items())
     return value is None or isinstance(value, str | int | float | bool)
 
 
@@ -240,10 +251,18 @@ def find_replaced_parts(config: RunningConfig, sources: ConfigSources) -> Iterat
         else:
             pairs = [(name, before, now)] if has_target(before) and not isinstance(before, str) else []
         for part, old, new in pairs:
-            kept = isinstance(new, Mapping | list) or (isinstance(new, str) and new.startswith(("$", "@", "%")))
-            if isinstance(old, Mapping | list) and not kept and new is not None:
+            if isinstance(old, Mapping | list) and new is not None and not can_replace(new, old):
                 expected = "a list" if isinstance(old, list) else "a component, a mapping with _target_"
                 yield Mistake((part,), f"expected {expected} or a reference to one, found {shown(new)}")
+
+
+def can_replace(new: Any, old: Any) -> bool:
+    """Whether something can stand where a component, a stage or a list stood, whatever is inside."""
+    if isinstance(new, str):
+        return new.startswith(("$", "@", "%"))
+    if isinstance(old, Mapping) and "_target_" in old:
+        return isinstance(new, list) or (isinstance(new, Mapping) and "_target_" in new)
+    return isinstance(new, Mapping | list)
 
 
 def checked_values(config: RunningConfig) -> tuple[dict[str, Any], list[Mistake]]:

@@ -32,6 +32,8 @@ __all__ = [
 
 TRAIN, EVALUATE, INFERENCE = (ROOT / "configs" / f"{name}.yaml" for name in ("train", "evaluate", "inference"))
 
+BELOW = "name the config that this overlays before it, such as configs/train.yaml"
+
 
 def read_config(files: Sequence[str | Path], values: Mapping[str, Any] | None = None) -> ConfigParser:
     """The config of several files, with values in place of theirs.
@@ -112,7 +114,9 @@ def missing_parent(parser: ConfigParser, given: str, error: Exception) -> str:
         if isinstance(above, list) and name not in parser:
             return f'{given}: the list "{"::".join(parts[: count - 1])}" has {len(above)} parts, counted from 0'
         if name not in parser and count < len(parts):
-            hint = nearest(parts[count - 1], [str(key) for key in above], "see the config")
+            known = [str(key) for key in above]
+            otherwise = BELOW if count == 1 else f"it has {', '.join(known)}"
+            hint = nearest(parts[count - 1], known, otherwise)
             return f'{given}: the config has no "{name}"; {hint}'
         if count < len(parts) and not isinstance(parser[name], dict | list):
             return f'{given}: "{name}" is {parser[name]!r}, which has no parts; set it as a whole'

@@ -79,5 +79,7 @@ def check_phantoms(full: int, partial: int, test: int, grid: tuple[int, int, int
     for name, value in {"full": full, "partial": partial, "test": test, **others}.items():
         if value is not None and value < 0:
             raise InputError(f"--{name}: expected a whole number from 0 on, found {value}")
+    if not full and not partial and not test:
+        raise InputError("--full, --partial, --test: expected a case at least, found 0 of each")
     if grid is not None and not all(SMALLEST <= n <= LARGEST for n in grid):
         raise InputError(f"--grid: expected 3 numbers of voxels, each from {SMALLEST} to {LARGEST}, found {grid}")

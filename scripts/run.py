@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
+NEEDED = {  # where the acts are
+    "training": "configs/train.yaml", "evaluating": "configs/evaluate.yaml", "inferring": "configs/inference.yaml",
+}  # fmt: skip
 OTHERS = tuple(name for name in RUN_ARGUMENTS if name not in ("run_id", "config_file", "args_file"))
 
 
@@ -54,13 +57,23 @@ def run(
     # MONAI drops None from what is typed, and goes on with the config's own value
     typed = {name: "$None" if value is None and name not in OTHERS else value for name, value in values.items()}
     check_files(**{name: value for name, value in {**further, **typed}.items() if name in OTHERS})
-    parser, paths = merge_files(listed_files(files)), listed_files(files)
+    paths = config_paths(files)
+    parser = merge_files(paths)
     refuse_mistakes([
         *set_values(parser, without_options(further), f"{args_file}: ", new=True),
         *set_values(parser, without_options(typed), "--", new=True),
     ])  # fmt: skip
     check_run_id(parser, chosen, paths)
     hand_over(run_id=chosen, config_file=paths, args_file=args_file, **typed)
+
+
+def config_paths(given: Any) -> list[str]:
+    if isinstance(given, str) and given.startswith("[") and not Path(given).is_file():
+        raise InputError(
+            f"--config_file: expected a path or a list of paths, such as \"['configs/train.yaml','mine.yaml']\", found "
+            f"{given}, which is no list; close its brackets and quotes"
+        )
+    return listed_files(given)
 
 
 def without_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,7 +108,8 @@ def check_run_id(parser: ConfigParser, run_id: str, paths: Sequence[str]) -> Non
     if not isinstance(acts, list | dict) and not str(acts).startswith("$"):
         lists = [name for name, value in parser.get().items() if isinstance(value, list) and value and is_act(value[0])]
         known = ", ".join(name for name in lists if name != "run" and not name.startswith("_")) or "nothing"
-        raise InputError(f"{run_id}: the config has nothing of this name to run; it has {known}")
+        hint = f"; {run_id} needs {NEEDED[run_id]} in --config_file too" if run_id in NEEDED else ""
+        raise InputError(f"{run_id}: the config has nothing of this name to run; it has {known}{hint}")
 
 
 def is_act(value: Any) -> bool:

@@ -244,6 +244,8 @@ def make_phantoms(
         raise InputError(f"grid: expected three numbers of at least 8 such as 96,96,40, found {grid}")
     if not isinstance(difficulty, int | float) or difficulty <= 0:
         raise InputError(f"difficulty: expected a number above 0 such as 1.5, found {difficulty}")
+    if drop_labels >= len(ALL_ORGANS):
+        raise InputError(f"drop_labels: expected fewer than the {len(ALL_ORGANS)} organs, found {drop_labels}")
     counts = {"full": full, "spleen": partial, "pancreas": partial, "liver": partial, "test": test}
     cohorts = {name: [PhantomCase(name, number) for number in range(count)] for name, count in counts.items() if count}
     write = functools.partial(write_case, output=Path(output), seed=seed, grid=tuple(grid), difficulty=difficulty)

@@ -53,6 +53,7 @@ TAGS = {
     "Columns": "0028|0011",
     "BitsAllocated": "0028|0100",
     "PixelSpacing": "0028|0030",
+    "RescaleSlope": "0028|1053",
 }
 
 GROUPS = {  # where multi-frame files keep what differs between frames
@@ -178,6 +179,8 @@ def pixel_lengths(content: bytes, order: str, begin: bytes) -> Iterator[int]:
 
 def slice_from(file: str, tags: Tags) -> DicomSlice:
     """A slice as its header describes it; the header says where it lies, or is refused."""
+    if tags["RescaleSlope"] and not numbers(tags, "RescaleSlope", 1, file)[0]:
+        raise InputError(f"{file}: expected a RescaleSlope other than 0, which leaves no HU; export the series again")
     between = next((tag for tag in ("SpacingBetweenSlices", "SliceThickness") if tags[tag]), "")
     return DicomSlice(
         file,

@@ -20,7 +20,7 @@ from bundle.processes import available_memory
 __all__ = ["DEFLATE", "check_data_size", "check_header", "check_memory", "check_spacing"]
 
 
-SPACING_MM = (0.01, 100.0)  # between voxels: beyond it the unit is not mm
+SPACING_MM = (0.05, 100.0)  # between voxels: beyond it the unit is not mm
 
 LENGTH_MM = 5000.0  # of a scan along an axis
 
@@ -68,7 +68,7 @@ def check_spacing(path: Path | str, spacing: Sequence[float] | NDArray[Any]) -> 
 
     >>> check_spacing("ct.nii.gz", [0.7, -0.7, 5.0])
     Traceback (most recent call last):
-    bundle.errors.InputError: ct.nii.gz: expected voxels of 0.01 to 100 mm, found 0.7 × -0.7 × 5 mm; correct the header
+    bundle.errors.InputError: ct.nii.gz: expected voxels of 0.05 to 100 mm, found 0.7 × -0.7 × 5 mm; correct the header
     """
     low, high = SPACING_MM
     if not all(low <= step <= high for step in spacing):

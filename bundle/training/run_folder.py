@@ -220,7 +220,9 @@ class TrainingRun:
             *(self.output_dir / name for name in (HISTORY, PRIOR, CONFIG)),
         ):
             path.unlink(missing_ok=True)
-        shutil.rmtree(self.output_dir / PSEUDO_LABELS, ignore_errors=True)
+        labels = self.output_dir / PSEUDO_LABELS
+        if labels.exists():  # a file in their place is told now, not when the first of them are written
+            shutil.rmtree(labels)
 
     def write_config(self, record: Mapping[str, Any], began: str | None = None) -> None:
         run = {"identity": self.identity, "began": began or now_in_words(), "finished": None}
@@ -232,9 +234,10 @@ def now_in_words() -> str:
 
 
 def case_key(case: Case) -> str:
-    """Changes when a file of the case does, or what its values mean."""
+    """Changes when a file of the case does, or what its values mean; the check of the data names missing files."""
     paths = [case[key] for key in ("image", "label") if key in case]  # type: ignore[literal-required]
-    return fingerprint_files(paths, sorted((case.get("values") or {}).items()), case.get("labelled"))
+    there = [path for path in paths if os.path.exists(path)]
+    return fingerprint_files(there, sorted((case.get("values") or {}).items()), case.get("labelled"))
 
 
 def held_by(folder: Path, text: str) -> str:

@@ -22,8 +22,8 @@ def write(path: Path, text: str) -> str:
     [
         ("a.yaml", "", "expected ids and their values, such as `seed: 1`, found nothing"),
         ("a.yaml", "- 1\n", "found a list"),
-        ("a.json", "3", "found a int"),
-        ("a.yaml", "1: 2\n", "found keys that are no text"),
+        ("a.json", "3", "found a single value; correct it"),
+        ("a.yaml", "a: 1\n5: 2\n", "found 5 in place of an id; correct it"),
         ("a.yaml", "a: [1\n", "cannot be read as a config"),
         ("a.yaml", "a: 2026-99-99\n", "cannot be read as a config"),
         ("a.json", "{", "cannot be read as a config"),

@@ -95,6 +95,7 @@ def test_inference_takes_an_overlay_for_training_but_no_misspelling() -> None:
         ("poly_power", "@nothing", 'poly_power: refers to "@nothing", which is not there'),
         ("network_def::chanels", [1], 'network_def::chanels: UNet has no argument "chanels"; did you mean "channels"?'),
         ("train::optimizer::_target_", "torch.optim.Adm", 'there is no "torch.optim.Adm"; did you mean'),
+        ("cohorts", {"spleen": 1}, "cohorts: expected a list of names, or names separated by commas"),
         ("augmentation::0::kees", "image", 'augmentation::0::kees: RandRotated has no argument "kees"'),
     ],
 )
@@ -135,6 +136,29 @@ def test_a_mistake_is_named_with_where_it_was_made(tmp_path: Path) -> None:
         "overlay.yaml: seed: expected a whole number, from 0 to 4294967295, found 'y'",
         "--confidence: expected a number, from 0 to 1, found 3",
     ]
+
+
+def test_a_mapping_without_a_target_does_not_replace_a_component(tmp_path: Path) -> None:
+    [found] = found_in(tmp_path, "network_def: {channels: [4, 8]}\n")
+    assert found == (
+        "overlay.yaml: network_def: expected a component, a mapping with _target_ or a reference to one, found "
+        "{'channels': [4, 8]}"
+    )
+    assert not found_in(tmp_path, "network_def: {_target_: torch.nn.Identity}\nrecipe: '$1'\n")
+
+
+def test_what_cannot_be_built_is_blamed_on_what_was_set_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overlay = tmp_path / "overlay.yaml"
+    overlay.write_text("network_def: null\n")
+    files = (str(CONFIGS / "train.yaml"), str(overlay))
+    monkeypatch.setattr(ConfigSources, "find", lambda: ConfigSources(files))
+    with pytest.raises(InputError) as caught:
+        act(parsed("train", network_def=None), "build_parts", ids=["network"])
+    sentence = str(caught.value)
+    assert "train.yaml: network: cannot be worked out ('NoneType' object has no attribute 'to')" in sentence
+    assert sentence.endswith(f"; correct {overlay}: network_def")
 
 
 def test_a_contradiction_is_named_with_the_value_that_was_set_last(tmp_path: Path) -> None:

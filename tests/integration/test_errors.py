@@ -43,7 +43,7 @@ class Answers:
     def of(self, group: str, bad: BadInput) -> Answer:
         key = (group, bad.wrong)
         if key not in self.known:
-            self.known[key] = self.workplace.run(f"bad{len(self.known)}", bad, self.trained)
+            self.known[key] = self.workplace.run(bad, self.trained)
         return self.known[key]
 
 
@@ -153,6 +153,7 @@ def test_what_runs_on_is_stopped_and_complained_of(
 @pytest.mark.parametrize(
     ("answer", "complaint"),
     [
+        (Answer(None, unplanted="KeyError('model')"), "not planted"),
         (Answer(2, "", "a warning\nerror: a sentence\n  in two lines"), None),
         (Answer(1, "", "error: a sentence"), "exit code 1"),
         (Answer(2, "", "a warning"), "0 sentences"),

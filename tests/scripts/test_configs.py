@@ -52,7 +52,7 @@ def test_what_cannot_be_used_is_refused(files: list[Path], tmp_path: Path) -> No
     ("name", "sentence"),
     [
         ("networc::bias", 'networc: the config has no "networc"; did you mean "network"?'),
-        ("network::blocks::0", 'network::blocks::0: the config has no "network::blocks"; see the config'),
+        ("network::blocks::0", 'network::blocks::0: the config has no "network::blocks"; it has channels, bias'),
         ("network::channels::7", 'network::channels::7: the list "network::channels" has 2 parts, counted from 0'),
         ("network::channels::first", 'the list "network::channels" has 2 parts, counted from 0'),
         ("size::x", 'size::x: "size" is 3, which has no parts; set it as a whole'),

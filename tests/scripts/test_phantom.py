@@ -28,6 +28,8 @@ def test_cohorts_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ({"full": -1}, "--full: expected a whole number from 0 on, found -1"),
         ({"seed": -1}, "--seed: expected a whole number from 0 on, found -1"),
         ({"grid": (32, 32, 0)}, "--grid: expected 3 numbers of voxels, each from 8 to 2048, found (32, 32, 0)"),
+        ({"full": 0, "partial": 0, "test": 0}, "--full, --partial, --test: expected a case at least, found 0 of each"),
+        ({"drop_labels": 13}, "drop_labels: expected fewer than the 13 organs, found 13"),
         ({"fraction": 2}, "--fraction: expected a number from 0 to 1, found 2"),
     ],
 )

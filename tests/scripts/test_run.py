@@ -42,6 +42,9 @@ def test_what_was_typed_is_handed_over(handed: list[dict[str, Any]], tmp_path: P
     [
         ({}, "config_file: expected the path of a config, found none"),
         ({"config_file": "nowhere.yaml"}, "nowhere.yaml: no such config; give the path of an overlay"),
+        ({"config_file": f"['{TRAIN}'"}, "--config_file: expected a path or a list of paths, such as \"['configs/tr"),
+        ({"run_id": "evaluating"}, "it has training; evaluating needs configs/evaluate.yaml in --config_file too"),
+        ({"train::optimiser::lr": 1}, 'the config has no "train::optimiser"; did you mean "optimizer"?'),
         ({"run_id": "trainin"}, "trainin: the config has nothing of this name to run; it has training"),
         ({"run_id": "seed"}, "seed: the config has nothing of this name to run"),
         ({"args_file": "nowhere.json"}, "nowhere.json: no such config"),
@@ -69,6 +72,14 @@ def test_an_overlay_that_is_none_is_refused(handed: list[dict[str, Any]], tmp_pa
     with pytest.raises(InputError) as caught:
         run("training", config_file=f"{TRAIN},{path}")
     assert str(caught.value).startswith(f"{path}: ")
+    assert not handed
+
+
+def test_an_overlay_alone_is_told_what_it_overlays(handed: list[dict[str, Any]], tmp_path: Path) -> None:
+    path = tmp_path / "overlay.yaml"
+    path.write_text("network_def::channels: [4, 8]\n")
+    with pytest.raises(InputError, match=r"has no \"network_def\"; name the config that this overlays before it"):
+        run("training", config_file=str(path))
     assert not handed
 
 

@@ -169,7 +169,7 @@ def test_an_absurd_spacing(data: Path, spacing: float) -> None:
     header["sform_code"], header["qform_code"], header["pixdim"][3] = 0, 1, spacing
     written = header.binaryblock + bytes(int(image.dataobj.offset) - 348) + np.asarray(image.dataobj).tobytes(order="F")
     path.write_bytes(gzip.compress(written))
-    refused(data, "full/full_000", "full_000.nii.gz: expected voxels of 0.01 to 100 mm, found")
+    refused(data, "full/full_000", "full_000.nii.gz: expected voxels of 0.05 to 100 mm, found")
 
 
 def test_a_path_that_cannot_be_looked_up(data: Path) -> None:

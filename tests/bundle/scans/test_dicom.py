@@ -224,8 +224,15 @@ def test_an_absurd_pixel_spacing_is_refused(tmp_path: Path, spacing: list[float]
     def change(header: Any, index: int) -> None:
         header.PixelSpacing = spacing
 
-    message = r"(000.dcm: expected a PixelSpacing above 0 mm|s: expected voxels of 0.01 to 100 mm), found"
+    message = r"(000.dcm: expected a PixelSpacing above 0 mm|s: expected voxels of 0.05 to 100 mm), found"
     refuse(save_series(tmp_path / "s", change=change), message)
+
+
+def test_a_slope_of_0_is_refused(tmp_path: Path) -> None:
+    def change(header: Any, index: int) -> None:
+        header.RescaleSlope = 0
+
+    refuse(save_series(tmp_path / "s", change=change), "000.dcm: expected a RescaleSlope other than 0")
 
 
 @pytest.mark.parametrize("tag", ["NumberOfFrames", "BitsAllocated", "Rows"])

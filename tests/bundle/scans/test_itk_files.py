@@ -85,7 +85,7 @@ def test_what_does_not_fit_into_the_memory_is_refused(raw: Path, ending: str, mo
 
 @pytest.mark.parametrize("spacing", ["1 -1 1", "1 1e-6 1", "1 1e6 1"])
 def test_an_absurd_spacing_is_refused(raw: Path, spacing: str) -> None:
-    refuse(save_mhd(raw.parent / "a.mhd", "voxels.raw", spacing=spacing), r"a.mhd: expected voxels of 0.01 to 100 mm")
+    refuse(save_mhd(raw.parent / "a.mhd", "voxels.raw", spacing=spacing), r"a.mhd: expected voxels of 0.05 to 100 mm")
 
 
 def test_damaged_packed_voxels_are_refused(raw: Path) -> None:

@@ -1,6 +1,7 @@
 """One run, one folder, one writer; nothing that another run left is read."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -156,6 +157,25 @@ def test_what_nobody_knows_the_run_of_is_not_overwritten(tmp_path: Path, name: s
     assert path.read_bytes().startswith(b"weights")
     run_in(tmp_path).begin([], overwrite=True)
     assert not path.exists()
+
+
+def test_a_file_that_is_gone_is_named_by_the_check_of_the_data(tiny_cohorts: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(tiny_cohorts, data)
+    gone = next((data / "spleen" / "labelsTr").glob("*.nii.gz"))
+    gone.unlink()
+    said = refusal(data, tmp_path / "run")
+    assert f"{gone}: no such" in said
+
+
+def test_a_file_where_pseudo_labels_go_is_refused_before_anything_is_trained(
+    tiny_cohorts: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "eval" / "pseudo_labels").write_text("in the way")
+    said = refusal(tiny_cohorts, tmp_path)
+    assert said.startswith(f"{tmp_path}/eval/pseudo_labels: cannot be used: part of the path is a file")
+    assert not list((tmp_path / "models").glob("*.pt"))
 
 
 def test_weights_of_another_run_in_the_folder_are_not_taken_for_this_one_s(tiny_cohorts: Path, tmp_path: Path) -> None:

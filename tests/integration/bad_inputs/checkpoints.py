@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,16 @@ def nested(levels: int) -> dict[str, Any]:
     return made
 
 
+def nested_network(folder: Path) -> None:
+    """Deeper than Python likes to write, but not too deep to read."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(10_000)
+    try:
+        network(act=nested(500))(folder)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
 def second_model(change: Callable[[Weights], object]) -> Plant:
     """A model beside the first, whose record says something else."""
 
@@ -189,7 +200,7 @@ SEGMENTED: dict[str, Plant] = {
     "a record with a component inside the network": network(act={"_target_": "subprocess.run", "args": "ls"}),
     "a record with an argument that no network has": network(chanels=[4, 8]),
     "a record with channels that are words": network(channels=["four", "eight"]),
-    "a record nested too deep": network(act=nested(500)),
+    "a record nested too deep": nested_network,
     "a model.json that is no JSON": content(b"{", "models/model.json"),
     "a model.json that is a list": content(b"[]", "models/model.json"),
     "a model.json that names two organs the other way round": description(swapped_organs),
@@ -200,6 +211,7 @@ SEGMENTED: dict[str, Plant] = {
 AVERAGED = "scripts segment scan.nii.gz out --model models,other"
 OTHER_RUN = f"{TRAINING} --supervision partial"
 LONG_RUN = f"{TRAINING} --warmup_iterations 100000"
+KILLED_RUN = f"{LONG_RUN} --save_minutes 0"
 
 CHECKPOINTS = [
     *(BadInput(wrong, SEGMENT, plant, about=("models/model.",), trained=True) for wrong, plant in SEGMENTED.items()),
@@ -234,7 +246,7 @@ CHECKPOINTS = [
              trained=True),
     BadInput("weights of another grid in place of stage 1", f"{WARMUP} --pixdim [6,6,6]", trained=True),
     BadInput("a folder with the weights of another run", OTHER_RUN, about=("overwrite",), trained=True),
-    BadInput("a folder with an unfinished run of other values", OTHER_RUN, about=("overwrite",), after=LONG_RUN),
+    BadInput("a folder with an unfinished run of other values", OTHER_RUN, about=("overwrite",), after=KILLED_RUN),
     BadInput("a folder in which a training runs", LONG_RUN, beside=LONG_RUN),
     BadInput("a folder in which another training runs", OTHER_RUN, beside=LONG_RUN),
     BadInput("a folder to overwrite in which a training runs", f"{OTHER_RUN} --overwrite true", beside=LONG_RUN),

@@ -45,7 +45,7 @@ LINES = {
     "a grid of two numbers": "scripts phantom out --grid 96,96",
     "a grid of words": "scripts phantom out --grid a,b,c",
     "a difficulty of 0": "scripts phantom out --difficulty 0",
-    "no full case": "scripts phantom out --full 0 --grid 32,32,16",
+    "no phantom at all": "scripts phantom out --full 0 --partial 0 --test 0",
     "a share above 1": "scripts phantom out --drop_labels 3 --fraction 2 --grid 32,32,16",
     "more organs to forget than there are": "scripts phantom out --drop_labels 99 --grid 32,32,16",
     "a dataset that does not exist": "scripts prepare btvc downloads --output out",

@@ -108,12 +108,10 @@ DEEP = {  # ids inside components
     "a misspelled argument of the network, with #": "--network_def#chanels [4,8]",
     "a misspelled argument of the trainer": "--train::trainer::max_epoch 3",
     "a misspelled argument of an optimizer, with #": "--train#optimizer#learning_rate 1",
-    "a misspelled part of a stage": "--train::optimiser::lr 1",
     "a misspelled part of validation": "--validate::evalutor 1",
     "a network that does not exist": "--network_def::_target_ UNett",
     "a network of a module that does not exist": "--network_def::_target_ torch.nn.nowhere.UNet",
     "an optimizer that does not exist": "--train::optimizer::_target_ torch.optim.Adamm",
-    "an optimizer's own bad value": "--train::optimizer::lr -1",
 }
 LATE = {  # what only the data or the network can tell
     "a patch that the network cannot halve": "--patch_size [15,16,8]",
@@ -172,6 +170,7 @@ UNREACHED = [  # MONAI itself refuses these, or does not come to the check of va
         ("a misspelled run id", f"trainning {ONLY_TRAIN}", "training"),
         ("no config file", "training --dataset_dir data", "config_file"),
         ("a config file that does not exist", "training --config_file nowhere.yaml --dataset_dir data", "nowhere.yaml"),
+        ("a misspelled part of a stage", f"training {ONLY_TRAIN} --train::optimiser::lr 1", "optimizer"),
         ("a value below an id that does not exist", f"training {ONLY_TRAIN} --trian::optimizer::lr 1", "trian"),
         ("a value below a number", f"training {ONLY_TRAIN} --seed::first 1", "seed"),
         ("an item that a list does not have", f"training {ONLY_TRAIN} --train::handlers::99::interval 1", "handlers"),
@@ -204,6 +203,7 @@ CONFIGS = [
         for wrong, option in TRAIN_VALUES.items()
     ),
     *(BadInput(wrong, f"{TRAINING} {option}", about=named(option)) for wrong, option in DEEP.items()),
+    BadInput("an optimizer's own bad value", f"{TRAINING} --train::optimizer::lr -1", about=("optimizer", "rate: -1")),
     *(BadInput(wrong, f"{TRAINING} {option}") for wrong, option in LATE.items()),
     BadInput(
         "three mistakes at once",

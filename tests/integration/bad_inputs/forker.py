@@ -2,7 +2,8 @@
 """A process that has torch and MONAI loaded, and forks a child for each command: 200 commands load them once.
 
 A child leaves through the bottom of this file as any program does, so that exit codes, `sys.excepthook` and exit
-handlers are the interpreter's own. Requests and answers are lines of JSON; a request's `op` is run, start or stop.
+handlers are the interpreter's own. Requests and answers are lines of JSON; a request's `op` is run, start, poll or
+stop.
 """
 
 from __future__ import annotations
@@ -88,6 +89,11 @@ def stop(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+def runs(child: int) -> bool:
+    """Whether a child has not ended; it can be stopped in either case."""
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+
 def wait(child: int, seconds: float) -> int | None:
     """Its exit code; None if it has not ended in time."""
     end = time.monotonic() + seconds
@@ -109,6 +115,8 @@ def serve() -> dict[str, Any]:
             request = json.loads(line)
             if request["op"] == "stop":
                 answer: dict[str, Any] = {"code": stop(request["child"])}
+            elif request["op"] == "poll":
+                answer = {"runs": runs(request["child"])}
             else:
                 child = os.fork()
                 if child == 0:

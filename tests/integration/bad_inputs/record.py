@@ -63,8 +63,8 @@ class BadInput:
         variables: of the environment.
         without: packages that are not installed.
         largest_file: bytes, as on a disk that is full beyond them.
-        beside: a command that runs in the folder all the while.
-        after: a command that has been killed there before, as soon as the file `eval/history.jsonl` was there.
+        beside: a training that runs in the folder all the while.
+        after: a training that has been killed there before, once it had a checkpoint.
     """
 
     wrong: str

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -11,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,9 @@ VARIABLES = {  # what a machine has must not matter
     "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "120", "OMP_NUM_THREADS": "1", "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS": "1",
 }  # fmt: skip
 CHANGING = {  # what differs from run to run, and what the page has instead
-    r"\b(process|pid) \d+": r"\1 1234",
-    r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?(\.\d+)?(\+\d\d:\d\d|Z| UTC)?": "2026-01-01 12:00",
+    r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?(\.\d+)?( ?[+-]\d\d:?\d\d|Z| UTC)?": "2026-01-01 12:00",
+    r"\bprocess \d+ of \S+ on \S+, since": "process 1234 of USER on HOST, since",
+    r"(GB of memory for .* found) [\d.]+ GB": r"\1 8.0 GB",
     r"0x[0-9a-f]{6,}": "0x…",
 }
 SENTENCE = re.compile(r"^error: (.*)\Z", re.MULTILINE | re.DOTALL)
@@ -44,12 +46,14 @@ class Answer:
         stdout: what it printed.
         stderr: likewise.
         left: files that are new, changed or gone since, relative to its folder.
+        unplanted: why the fault could not be made at all, so that no command ran.
     """
 
     code: int | None
-    stdout: str
-    stderr: str
+    stdout: str = ""
+    stderr: str = ""
     left: list[str] = field(default_factory=list)
+    unplanted: str = ""
 
     @property
     def sentence(self) -> str | None:
@@ -89,11 +93,13 @@ class Forker:
         without: Sequence[str] = (),
         largest_file: int | None = None,
         op: str = "run",
+        printed: str = "",
     ) -> dict[str, Any]:
-        """Run `python -m` with these words in a folder; its output is then beside the folder."""
+        """Run `python -m` with these words in a folder; its output is then beside the folder, or in `printed`."""
         return self.ask(
             op=op, folder=str(folder), words=words, variables=dict(variables or {}), without=without,
-            largest_file=largest_file, seconds=SECONDS, stdout=f"{folder}.stdout", stderr=f"{folder}.stderr",
+            largest_file=largest_file, seconds=SECONDS,
+            stdout=printed or f"{folder}.stdout", stderr=printed or f"{folder}.stderr",
         )  # fmt: skip
 
 
@@ -116,11 +122,13 @@ class Workplace:
         root: a folder for all of their folders.
         cohorts: tiny ones; each bad input has a copy.
         forker: which runs them.
+        numbers: of their folders.
     """
 
     root: Path
     cohorts: Path
     forker: Forker
+    numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def make(self, name: str) -> Path:
         """A fresh folder from which commands run as from the repository's root."""
@@ -140,26 +148,42 @@ class Workplace:
         assert ended["code"] == 0, Path(f"{folder}.stderr").read_text()[-3000:]
         return folder
 
-    def run(self, name: str, bad: BadInput, trained: Path) -> Answer:
+    def run(self, bad: BadInput, trained: Path) -> Answer:
         """Plant a fault in a fresh folder and run the command there."""
-        folder = self.make(name)
+        folder = self.make(f"bad{next(self.numbers)}")
+        started: list[int] = []
+        try:
+            self.prepare(folder, bad, trained, started)
+        except Exception as error:  # whatever it is, it is the failure of this bad input alone
+            return Answer(None, unplanted=repr(error))
+        else:
+            return self.answer(folder, bad)
+        finally:
+            for child in started:
+                self.forker.ask(op="stop", child=child)
+            allow_removal(folder)
+            shutil.rmtree(folder)
+
+    def prepare(self, folder: Path, bad: BadInput, trained: Path, started: list[int]) -> None:
+        """Make the fault; `started` then has the process that runs beside."""
         if bad.trained:
             for part in ("models", "eval"):
                 shutil.copytree(trained / part, folder / part)
+        for command, sign in ((bad.after, "models/checkpoint.pt"), (bad.beside, "eval/history.jsonl")):
+            if command:
+                started.append(self.start(folder, command))
+                self.wait_for(folder / sign, started[-1], folder)
         if bad.after:
-            self.forker.ask(op="stop", child=self.start(folder, bad.after))
-        beside = self.start(folder, bad.beside) if bad.beside else None
+            self.forker.ask(op="stop", child=started.pop(0))
         bad.plant(folder)
+
+    def answer(self, folder: Path, bad: BadInput) -> Answer:
         before = files_below(folder)
         variables = {**bad.variables, "TMPDIR": str(self.temporary(folder))}
         ended = self.forker.run(folder, bad.words, variables, bad.without, bad.largest_file)
         after = files_below(folder) | files_below(self.temporary(folder), "TMPDIR/")
-        if beside:
-            self.forker.ask(op="stop", child=beside)
-        left = [] if beside else sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
+        left = [] if bad.beside else sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
         stdout, stderr = (self.neutral(Path(f"{folder}.{stream}"), folder) for stream in ("stdout", "stderr"))
-        allow_removal(folder)
-        shutil.rmtree(folder)
         return Answer(ended["code"], stdout, stderr, left)
 
     @staticmethod
@@ -170,12 +194,22 @@ class Workplace:
         return path
 
     def start(self, folder: Path, command: str) -> int:
-        """Start a training that goes on for long; its process, once it has written a line of history."""
-        child: int = self.forker.run(folder, BadInput("", command).words, op="start")["child"]
-        end = time.monotonic() + SECONDS
-        while not (folder / "eval" / "history.jsonl").is_file() and time.monotonic() < end:
-            time.sleep(0.05)
+        """Start a training that goes on for long; its process."""
+        words = BadInput("", command).words
+        child: int = self.forker.run(folder, words, op="start", printed=f"{folder}.started")["child"]
         return child
+
+    def wait_for(self, file: Path, child: int, folder: Path) -> None:
+        """Wait until a training has written a file, and so is under way; fails if it does not run then."""
+        end = time.monotonic() + SECONDS
+        while not file.is_file() and self.runs(child) and time.monotonic() < end:
+            time.sleep(0.05)
+        said = Path(f"{folder}.started").read_text()[-500:]
+        assert file.is_file(), f"the training has not begun: {said}"
+        assert self.runs(child), f"the training has ended: {said}"
+
+    def runs(self, child: int) -> bool:
+        return bool(self.forker.ask(op="poll", child=child)["runs"])
 
     def neutral(self, printed: Path, folder: Path) -> str:
         """What a command printed, without what differs from machine to machine and from run to run."""
@@ -208,6 +242,8 @@ def is_unwanted(path: Path) -> bool:
 
 def complaints(bad: BadInput, answer: Answer) -> list[str]:
     """What is wrong with how a bad input was refused; nothing if it was refused well."""
+    if answer.unplanted:
+        return [f"not planted: {answer.unplanted}"]
     found = []
     if answer.code is None:
         found.append(f"runs on after {SECONDS} s")
