@@ -16,9 +16,9 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import fire
 from fire.parser import DefaultParseValue
 
+from bundle.configs.values import shown
 from bundle.errors import EXIT_CODE, InputError, find_input_error
 from bundle.processes import patient_threads
-from bundle.values import shown
 
 __all__ = ["COMMANDS", "GROUPS", "load_command", "main"]
 

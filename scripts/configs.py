@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bundle.components import nearest
-from bundle.config_files import ConfigFile, ConfigSources, normal_id
 from bundle.configs import RunningConfig, find_mistakes, refuse_mistakes
+from bundle.configs.components import nearest
+from bundle.configs.sources import ConfigFile, ConfigSources, normal_id
 from bundle.errors import InputError
 from scripts.runs import ROOT
 

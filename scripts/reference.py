@@ -18,7 +18,7 @@ from bundle.files import write_text
 
 if TYPE_CHECKING:
     from bundle.cohorts.adapters.base import Adapter
-    from bundle.values import Value
+    from bundle.configs.values import Value
 
 __all__ = ["reference", "reference_pages", "undescribed_values", "unused_descriptions"]
 
@@ -52,7 +52,7 @@ def reference(output: str = str(ROOT / "docs" / "reference")) -> None:
 def reference_pages() -> dict[str, str]:
     """The text of every generated page, by file name."""
     from bundle.cohorts.adapters import ADAPTERS  # imported here: the help of this command needs none of these
-    from bundle.values import VALUES
+    from bundle.configs.values import VALUES
     from scripts.__main__ import COMMANDS
 
     commands = {name: getattr(import_module(module), attribute) for name, (module, attribute) in COMMANDS.items()}

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bundle.config_files import RUN_ARGUMENTS, ConfigFile, listed_files
 from bundle.configs import refuse_mistakes
+from bundle.configs.sources import RUN_ARGUMENTS, ConfigFile, listed_files
 from bundle.errors import InputError
 from scripts.configs import merge_files, set_values, unreadable
 

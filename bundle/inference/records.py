@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from bundle.configs import VERSIONS, RunningConfig, installed
+from bundle.configs.running import VERSIONS, RunningConfig, installed
+from bundle.configs.values import VALUES
 from bundle.errors import InputError
 from bundle.networks.definitions import (
     TARGET,
@@ -22,7 +23,6 @@ from bundle.networks.definitions import (
     shorten,
 )
 from bundle.organs import Vocabulary
-from bundle.values import VALUES
 
 __all__ = ["ModelRecord", "describe_model", "differences", "read_record"]
 

@@ -11,8 +11,8 @@ import pytest
 from tests.paths import ROOT
 
 ROOMS = [
-    "errors", "organs", "files", "untrusted", "processes", "values", "relations", "config_files", "components",
-    "configs", "scans", "cohorts", "checks", "transforms", "networks", "inference", "training", "evaluation", "reports",
+    "errors", "organs", "files", "untrusted", "processes", "configs",
+    "scans", "cohorts", "checks", "transforms", "networks", "inference", "training", "evaluation", "reports",
 ]  # fmt: skip
 WITHOUT_TORCH = ROOMS[: ROOMS.index("transforms")]
 MODULES = sorted((ROOT / "bundle").rglob("*.py"))

@@ -6,8 +6,8 @@ import pytest
 import yaml
 from monai.bundle import ConfigParser
 
+from bundle.configs.values import VALUES
 from bundle.organs import Vocabulary
-from bundle.values import VALUES
 from tests.paths import CONFIGS
 
 SHARED = (

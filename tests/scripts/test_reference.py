@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bundle.values import VALUES
+from bundle.configs.values import VALUES
 from scripts import reference
 from tests.paths import ROOT
 
 
 @dataclass(frozen=True)
 class StandIn:
-    """What an entry of `bundle.values.VALUES` has."""
+    """What an entry of `bundle.configs.values.VALUES` has."""
 
     name: str
     kind: str = "number"

@@ -133,7 +133,7 @@ def test_an_interrupted_run_is_not_continued_with_other_values_other_data_or_ano
     assert "augmentation was" in refusal(tiny_cohorts, tmp_path, augmentation=[])
     fewer = refusal(tiny_cohorts, tmp_path, cohorts="full,spleen,liver")
     assert "case pancreas/pancreas_000 is gone" in fewer
-    monkeypatch.setattr("bundle.configs.code_key", lambda: "another")
+    monkeypatch.setattr("bundle.configs.running.code_key", lambda: "another")
     assert "the program has changed since this run was interrupted" in refusal(tiny_cohorts, tmp_path)
     train(tiny_cohorts, tmp_path, resume=True)
     assert (tmp_path / "models" / "model.pt").is_file()

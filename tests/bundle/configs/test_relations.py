@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import yaml
 
-from bundle.relations import find_contradictions, switched_off
-from bundle.values import VALUES
+from bundle.configs.relations import find_contradictions, switched_off
+from bundle.configs.values import VALUES
 from tests.paths import CONFIGS
 
 DEFAULTS: dict[str, Any] = {

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bundle.config_files import ConfigFile, ConfigSources, listed_files, normal_id
+from bundle.configs.sources import ConfigFile, ConfigSources, listed_files, normal_id
 from bundle.errors import InputError
 
 

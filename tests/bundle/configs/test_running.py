@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from monai.bundle import ConfigParser
 
-from bundle.config_files import ConfigSources
 from bundle.configs import RunningConfig, check_values, config_record, find_mistakes
+from bundle.configs.sources import ConfigSources
 from bundle.errors import InputError, find_input_error
 from tests.paths import CONFIGS
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from bundle.relations import Mistake
-from bundle.values import shown
+from bundle.configs.relations import Mistake
+from bundle.configs.values import shown
 
 if TYPE_CHECKING:
     from monai.bundle import ConfigComponent

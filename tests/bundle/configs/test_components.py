@@ -6,8 +6,8 @@ import pytest
 import torch
 from monai.bundle import ConfigParser
 
-from bundle.components import Signature, find_component_mistakes, find_reference_mistakes, is_python
-from bundle.relations import Mistake
+from bundle.configs.components import Signature, find_component_mistakes, find_reference_mistakes, is_python
+from bundle.configs.relations import Mistake
 from bundle.training.trainer import PannTrainer
 
 

@@ -2,7 +2,7 @@
 """The plain values of the configs: kind, range and meaning of each. Their defaults are in configs/.
 
 A value is checked before a run starts, and docs/reference/configs.md is made from this table. What values have to do
-with each other is in `bundle.relations`.
+with each other is in `bundle.configs.relations`.
 """
 
 from __future__ import annotations

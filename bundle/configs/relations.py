@@ -1,7 +1,8 @@
 # Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
 """What the values of the configs have to do with each other: combinations that cannot be, and values switched off.
 
-Each value by itself has been checked before (`bundle.values`); a relation of which one value is missing is left out.
+Each value by itself has been checked before (`bundle.configs.values`); a relation of which one value is missing is
+left out.
 """
 
 from __future__ import annotations

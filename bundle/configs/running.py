@@ -3,7 +3,7 @@
 
 MONAI hands a component its arguments and nothing else. The functions here are named in a config's list of acts
 (`training`, `evaluating`, `inferring`) and find the config they are part of, whoever runs it: a command line, MONAI
-Label, or `ConfigWorkflow`. What values there are is in `bundle.values`.
+Label, or `ConfigWorkflow`. What values there are is in `bundle.configs.values`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bundle.components import find_component_mistakes, find_reference_mistakes
-from bundle.config_files import ConfigSources, callers
+from bundle.configs.components import find_component_mistakes, find_reference_mistakes
+from bundle.configs.relations import Mistake, find_contradictions, switched_off
+from bundle.configs.sources import ConfigSources, callers
+from bundle.configs.values import VALUES, shown
 from bundle.errors import InputError, find_input_error
 from bundle.files import digest_files
 from bundle.processes import check_device
-from bundle.relations import Mistake, find_contradictions, switched_off
-from bundle.values import VALUES, shown
 
 if TYPE_CHECKING:
     from monai.bundle.reference_resolver import ReferenceResolver

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bundle.values import VALUES, Value, shown
+from bundle.configs.values import VALUES, Value, shown
 
 BY_NAME = {value.name: value for value in VALUES}
 JSON = st.recursive(
