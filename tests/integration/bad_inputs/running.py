@@ -34,7 +34,7 @@ CHANGING = {  # what differs from run to run, and what the page has instead
     r"(GB of memory for .* found) [\d.]+ GB": r"\1 8.0 GB",
     r"0x[0-9a-f]{6,}": "0x…",
 }
-SENTENCE = re.compile(r"^error: (.*)\Z", re.MULTILINE | re.DOTALL)
+SENTENCE = re.compile(r"^error: (.*(?:\n  .*)*)", re.MULTILINE)  # with a line below for each of several mistakes
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Answer:
 
     @property
     def sentence(self) -> str | None:
-        """What stands after `error:`, up to the end."""
+        """What stands after `error:`, with the indented lines below."""
         found = SENTENCE.search(self.stderr)
         return found[1].strip() if found else None
 
