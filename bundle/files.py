@@ -82,7 +82,10 @@ def make_unfinished(path: Path) -> Path:
     start = f".unfinished-{this_place()}-{os.getpid()}-{secrets.token_hex(8)}-"
     ending = os.fsencode(path.name)[len(start) - LONGEST_NAME :].decode(errors="ignore")
     unfinished = path.with_name(start + ending)
-    os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    try:
+        os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error  # whose name means something to a user
     return unfinished
 
 

@@ -78,7 +78,9 @@ def read_json(path: str | Path) -> Any:
         raise InputError(f"{path}: not valid JSON in UTF-8 ({error}); correct it or save it again") from None
     except (OSError, ValueError) as error:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-        raise InputError(f"{path}: expected a JSON file, but it cannot be read ({reason}); correct the path") from None
+        raise InputError(
+            f"{path}: expected a JSON file, but it cannot be read ({reason}); correct the path, or allow reading it"
+        ) from None
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         record = dict(pairs)
@@ -164,7 +166,7 @@ def check_path(path: Any, what: str) -> str:
     if not isinstance(path, str) or not path.strip() or has_control(path):
         problem = "the path of a file"
     elif len(path.encode()) > PATH_BYTES or any(len(part.encode()) > PART_BYTES for part in Path(path).parts):
-        problem = f"a path of at most {PATH_BYTES} bytes, and {PART_BYTES} in each part,"
+        problem = f"a path of at most {PATH_BYTES} bytes, and {PART_BYTES} in each part"
     else:
         return path
     raise InputError(f"{what}: expected {problem}, found {shown(path)}; correct it")

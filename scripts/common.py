@@ -25,7 +25,8 @@ def check_writable(folder: Path) -> None:
     """The folder is there, or can be made, and takes files."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
-        raise InputError(f"{folder}: cannot be written to, because of {there}; choose another output")
+        reason = "may not be written to" if there.is_dir() else "is a file, where a folder was expected"
+        raise InputError(f"{folder}: cannot be written to: {there} {reason}; choose another output")
 
 
 def check_numbers(**values: Any) -> None:

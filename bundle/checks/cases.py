@@ -208,6 +208,8 @@ def check_files(case: Case) -> None:
     """Refuse a case whose files are not there."""
     for key in ("image", "label"):
         if key in case and not os.path.exists(case[key]):
+            if os.path.isdir(folder := os.path.dirname(case[key])) and not os.access(folder, os.X_OK):
+                raise InputError(f"{folder}: cannot be looked into (permission is denied); allow reading it")
             raise InputError(
                 f"{case[key]}: no such file, but the dataset.json of cohort {case['cohort']} lists it as {key}; "
                 "correct the path there"

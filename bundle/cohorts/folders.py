@@ -33,6 +33,8 @@ def find_cohorts(dataset_dir: str | Path, cohorts: str | Sequence[str] | None = 
     root = Path(dataset_dir)
     if cohorts is None:
         found = datalists_in(root)
+        if not os.path.isdir(root):
+            raise InputError(f"{root}: no such folder; give the folder of your cohorts as --dataset_dir")
         if not found:
             raise InputError(
                 f"{root}: no dataset.json found there or one folder below; give the folder of your cohorts as "

@@ -125,7 +125,8 @@ def siblings(target: str) -> set[str]:
     """Full names of what is in the module of a dotted name; empty where there is no such module."""
     module, _, _ = target.rpartition(".")
     owner = locate(module) if module else None
-    return set() if owner is None else {f"{module}.{name}" for name in vars(owner) if not name.startswith("_")}
+    known = {} if owner is None else vars(owner)
+    return {f"{module}.{name}" for name, found in known.items() if callable(found) and not name.startswith("_")}
 
 
 # --- References and expressions --------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ ENTRY_POINTS = {
     "output_dir", "device", "val_interval", "save_execute_config",
 }  # fmt: skip
 PARTS = {"trainer", "evaluator", "handlers", "preprocessing", "postprocessing", "key_metric"}  # likewise, of stages
+RENAMED = {"save_interval": "save_minutes"}  # values of earlier versions
 VERSIONS = ("torch", "monai", "pytorch-ignite", "numpy", "nibabel", "itk")
 
 
@@ -110,13 +111,16 @@ class RunningConfig:
             value = value[int(part)] if isinstance(value, list) else value[part]
         return value
 
+    def used_by(self, name: str) -> set[str]:
+        """The ids that an id refers to."""
+        return {used for text in texts(self.as_written(name)) for used in self.resolver.match_refs_pattern(text)}
+
     def why_not_built(self, name: str, error: BaseException) -> str:
         """A sentence about an id that cannot be worked out, and what it refers to that was set later than itself."""
         config, sources = self.as_written(name), ConfigSources.find()
         target = config.get("_target_") if isinstance(config, Mapping) else None
         what = f"{target} cannot be built" if target is not None else "cannot be worked out"
-        used = {used for text in texts(config) for used in self.resolver.match_refs_pattern(text)}
-        later = [sources.place(used) for used in sorted(used) if sources.rank(used) > sources.rank(name)]
+        later = [sources.place(used) for used in sorted(self.used_by(name)) if sources.rank(used) > sources.rank(name)]
         advice = f"correct {' or '.join(later)}" if later else "correct its arguments, or the values that they refer to"
         return f"{sources.place(name)}: {what} ({reason_of(error)}); {advice}"
 
@@ -216,8 +220,8 @@ def find_mistakes(config: RunningConfig, sources: ConfigSources, strict: bool = 
     broken = list(find_reference_mistakes(config.resolver)) if strict else []
     named = {mistake.ids for mistake in broken}
     found = [
-        *find_unknown_ids(config, sources, strict),
         *find_replaced_parts(config, sources),
+        *find_unknown_ids(config, sources, strict),
         *find_component_mistakes(config.resolver),
         *broken,
         *(mistake for mistake in wrong if mistake.ids not in named),
@@ -238,7 +242,8 @@ def find_unknown_ids(config: RunningConfig, sources: ConfigSources, strict: bool
     for name in [*config.unused(sources.run_ids), *(suspects if strict else ())]:
         close = difflib.get_close_matches(name, known, n=1, cutoff=0.6 if strict else 0.8)
         if name not in described and (strict or close):
-            hint = f'did you mean "{close[0]}"?' if close else "docs/reference/configs.md lists all values"
+            meant = RENAMED.get(name) or (close[0] if close else None)
+            hint = f'did you mean "{meant}"?' if meant else "docs/reference/configs.md lists all values"
             yield Mistake((name,), f'nothing in this config uses a value "{name}"; {hint}')
 
 
@@ -247,11 +252,16 @@ def find_replaced_parts(config: RunningConfig, sources: ConfigSources) -> Iterat
     for name, before in (sources.files[0].content if sources.files else {}).items():
         now = config.raw.get(name)
         if is_stage(before) and isinstance(now, Mapping):
-            pairs = [(f"{name}::{part}", before[part], now.get(part)) for part in before]
+            pairs = [(f"{name}::{part}", before[part], now[part]) for part in before if part in now]
+            lost = ", ".join(part for part in before if part not in now)
+            if lost:
+                yield Mistake(
+                    (name,), f"takes the place of the whole, without {lost}; write {name}::PART to change one"
+                )
         else:
             pairs = [(name, before, now)] if has_target(before) and not isinstance(before, str) else []
         for part, old, new in pairs:
-            if isinstance(old, Mapping | list) and new is not None and not can_replace(new, old):
+            if isinstance(old, Mapping | list) and not can_replace(new, old):
                 expected = "a list" if isinstance(old, list) else "a component, a mapping with _target_"
                 yield Mistake((part,), f"expected {expected} or a reference to one, found {shown(new)}")
 
@@ -281,7 +291,14 @@ def checked_values(config: RunningConfig) -> tuple[dict[str, Any], list[Mistake]
             values[value.name] = found
         else:
             wrong.append(Mistake((value.name,), mistake))
-    return values, wrong
+    return values, without_consequences(config, wrong)
+
+
+def without_consequences(config: RunningConfig, wrong: Sequence[Mistake]) -> list[Mistake]:
+    """The mistakes without those of values that are worked out from one that is wrong itself."""
+    named = {name for mistake in wrong for name in mistake.ids}
+    causes = {name: named & config.used_by(name) - {name} for name in named}
+    return [mistake for mistake in wrong if all(causes[cause] for name in mistake.ids for cause in causes[name])]
 
 
 def reason_of(error: BaseException) -> str:

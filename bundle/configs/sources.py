@@ -81,8 +81,10 @@ class ConfigFile:
         place = Path(path)
         if place.suffix.lower() not in SUFFIXES:
             raise InputError(f"{path}: expected a config, a file that ends with {', '.join(SUFFIXES)}; give its path")
+        if place.is_dir():
+            raise InputError(f"{path}: expected a config file, found a folder; give the path of a file")
         if not place.is_file():
-            raise InputError(f"{path}: no such config; give the path of an overlay")
+            raise InputError(f"{path}: no such config; give the path of a config file")
         try:
             written = place.read_text(encoding="utf-8")
             content, repeated = read_json(written) if place.suffix.lower() == ".json" else read_yaml(written)

@@ -51,10 +51,12 @@ class Value:
         """How to write what was probably meant."""
         if not isinstance(value, str):
             return ""
-        if value.lower() in ("null", "none"):  # MONAI drops None from a command line, and takes null for a word
+        if value.lower() in ("null", "none") and self.test(
+            None
+        ):  # MONAI drops None from a command line, and takes null for a word
             return "; on a command line null is '$None'"
         if value.lower() in ("true", "false") and self.test(value.lower() == "true"):
-            return f"; on a command line write {value.capitalize()}"
+            return f"; on a command line write {value.capitalize()}, in a file {value.lower()} without quotes"
         meant = as_number(value)
         if meant is None or not self.test(meant):
             return ""

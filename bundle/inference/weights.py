@@ -145,14 +145,19 @@ def read_content(path: Path) -> Any:
         raise
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{path}: no such weights; train first, or give the path of a checkpoint") from None
-    except Exception as error:  # torch raises many kinds for a file that is damaged or none of its own
-        if (
-            isinstance(error, pickle.UnpicklingError) and "GLOBAL" in str(error).upper()
-        ):  # it names what it did not call
-            found = "holds Python objects, which could execute anything when they are loaded"
-        else:
-            found = f"cannot be read as weights, it may be incomplete ({type(error).__name__}: {shorten(str(error))})"
-        raise InputError(f"{path}: {found}; {GIVE}") from None
+    except PermissionError:
+        raise InputError(f"{path}: cannot be opened (permission is denied); allow reading it, or {GIVE}") from None
+    except pickle.UnpicklingError:  # torch's own text advises to load it all the same
+        raise InputError(
+            f"{path}: holds more than weights, it may be Python objects that execute anything when they are loaded; "
+            f"{GIVE}"
+        ) from None
+    except MemoryError:
+        raise
+    except Exception:  # torch raises many kinds for a file that is damaged or none of its own
+        raise InputError(
+            f"{path}: cannot be read as weights, it is damaged or incomplete; copy it again, or {GIVE}"
+        ) from None
 
 
 def check_kind(path: Path) -> None:

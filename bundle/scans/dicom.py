@@ -291,7 +291,8 @@ def check_steps(ordered: Sequence[DicomSlice], normal: NDArray[Any], path: Path)
     sideways = np.linalg.norm(positions - positions[0] - np.outer(along - along[0], normal), axis=1)
     median = float(np.median(steps))
     for index, step in enumerate(steps):
-        names = f"{Path(ordered[index].file).name} and {Path(ordered[index + 1].file).name}"
+        files = dict.fromkeys(Path(part.file).name for part in ordered[index : index + 2])  # one of many frames
+        names = " and ".join(files)
         place = f"between {along[index]:.2f} mm and {along[index + 1]:.2f} mm"
         if step <= STEP_TOLERANCE:
             raise InputError(f"{path}: two slices lie at {along[index]:.2f} mm ({names}); keep one acquisition")

@@ -39,6 +39,8 @@ def unreadable(path: Path | str, error: Exception) -> InputError:
     # ITK puts source file, line and address before what happened, and a stale system error behind it
     if isinstance(error, InputError):
         return error
+    if isinstance(error, PermissionError):
+        return InputError(f"{path}: cannot be opened (permission is denied); allow reading it or move it away")
     reason = " ".join(re.sub(r"\S+\.[ch]xx:\d+:", "", str(error).split("): ", 1)[-1].split("Reason:")[0]).split())
     reason = reason or type(error).__name__
     return InputError(f"{path}: cannot be read as an image ({reason[:200]}); replace the file")

@@ -32,7 +32,7 @@ def open_nifti(path: Path) -> tuple[nib.Nifti1Image, NDArray[np.float64]]:
     except Exception as error:  # nibabel raises a dozen kinds for a broken file
         raise unreadable(path, error) from None
     if stored.kind not in "iuf":
-        refuse_pixels(path, "complex values" if stored.kind == "c" else f"several ({stored})")
+        refuse_pixels(path, "complex values" if stored.kind == "c" else "several (colors)")
     check_header(path, shape, affine)
     return image, affine
 

@@ -82,10 +82,10 @@ def read_label_map(path: str | Path) -> Scan:
         with np.errstate(invalid="ignore"):  # what is no number differs afterwards
             whole = scan.voxels.astype(np.int32)
         if not np.array_equal(whole, scan.voxels):
-            raise InputError(
-                f"{path}: expected whole numbers, found {scan.voxels[whole != scan.voxels][0]:g}; a label map must be "
-                "resampled with nearest-neighbor interpolation"
-            )
+            found = scan.voxels[whole != scan.voxels][0]
+            resample = "a label map must be resampled with nearest-neighbor interpolation"
+            cure = resample if np.isfinite(found) else "correct the label map"
+            raise InputError(f"{path}: expected whole numbers, found {found:g}; {cure}")
         scan.voxels = whole
     if scan.voxels.dtype.kind == "i" and scan.voxels.min() < 0:
         raise InputError(f"{path}: expected values of at least 0, found {scan.voxels.min()}; correct the label map")

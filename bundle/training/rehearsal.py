@@ -175,6 +175,8 @@ def sentences(what: str, values: str) -> Iterator[None]:
         found = find_input_error(error)
         if found is not None:
             raise found from None
+        if isinstance(error, ImportError):
+            raise InputError(f"{what}: a package is missing ({reason_of(error)}); install it with pip") from None
         raise InputError(f"{what}: does not work ({reason_of(error)}); look at {values}") from None
 
 

@@ -40,7 +40,7 @@ WEIGHTS = ("warmup.pt", "model.pt", "model_best.pt")
 STAGES = ("warmup", "train")
 # Values that change how a run works but not what it computes: they may differ when it goes on.
 FREE = {"workers", "cache_dir", "cache_limit", "device", "save_minutes", "resume", "overwrite"}
-WAYS_OUT = "choose another --bundle_root and --output_dir, or give --overwrite true, which removes what is there"
+WAYS_OUT = "choose another --bundle_root and --output_dir, or give --overwrite True, which removes what is there"
 SUMMARY = (
     "supervision",
     "loss",
@@ -71,6 +71,7 @@ class TrainingRun:
         self.finished = False
         self.state: dict[str, Any] | None = None  # the checkpoint from which it goes on
         self.locks: list[IO[str]] = []
+        self.record: dict[str, Any] | None = None  # of a run that is new and has not made room
         self.about: dict[str, Any] = {}
 
     @property
@@ -93,12 +94,12 @@ class TrainingRun:
 
     # --- From begin to finish ----------------------------------------------------------------------------------------
     def begin(self, cases: Sequence[Case], resume: bool = False, overwrite: bool = False) -> None:
-        """Take the folders; go on with the run that was interrupted there if it is this one, else begin a new one.
+        """Take the folders; go on with the run that was interrupted there if it is this one, else `make_room` is next.
 
         Args:
             cases: what is trained on.
             resume: go on although the program or a library has changed.
-            overwrite: remove what an earlier run left.
+            overwrite: let `make_room` remove what an earlier run left.
 
         Raises:
             InputError: when another process is at work there, or when there is something to lose.
@@ -109,12 +110,9 @@ class TrainingRun:
         values = now.get("values", {})
         self.about = {name: values[name] for name in SUMMARY if name in values}
         self.about["cases"] = dict(Counter(case["cohort"] for case in cases))
-        if overwrite:
-            self.clear()
-        earlier = self.earlier_run()
+        earlier = None if overwrite else self.earlier_run()
         if earlier is None:
-            self.clear()
-            self.write_config(now)
+            self.record = now
             return
         changes = list(differences(earlier, now))
         if changes:
@@ -122,9 +120,19 @@ class TrainingRun:
         self.identity = earlier["run"]["identity"]
         self.finished = bool(earlier["run"]["finished"])
         if self.finished:
-            print(f"this training is finished: weights are in {self.models}; --overwrite true trains anew")
+            print(f"this training is finished: weights are in {self.models}; --overwrite True trains anew")
             return
         self.go_on(earlier, now, resume)
+
+    def make_room(self) -> None:
+        """Remove what an earlier run left, and say what this one is; nothing where one goes on.
+
+        Not before the data are checked and the stages rehearsed: a run that cannot begin leaves all as it was.
+        """
+        if self.record is not None:
+            self.clear()
+            self.write_config(self.record)
+            self.record = None
 
     def go_on(self, earlier: Mapping[str, Any], now: Mapping[str, Any], resume: bool) -> None:
         """Continue the run that was interrupted here."""
@@ -133,7 +141,7 @@ class TrainingRun:
             what = "the program" if "code" in changed else "a library"
             raise InputError(
                 f"{self.output_dir / CONFIG}: {what} has changed since this run was interrupted, so it would not go on "
-                f"exactly as before; give --resume true to go on all the same, or {WAYS_OUT}"
+                f"exactly as before; give --resume True to go on all the same, or {WAYS_OUT}"
             )
         self.state = read_state(self.checkpoint)
         print(f"going on with the training of {earlier['run']['began']}, stage {self.state['stage']}, "

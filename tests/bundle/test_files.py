@@ -45,6 +45,18 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path: Pat
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_folder_that_takes_no_file_is_told_by_the_name_that_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, *_: int) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        with pytest.raises(InputError, match=r"/a.json: cannot be written: permission is denied"):
+            write_json(tmp_path / "a.json", {})
+
+
 def test_a_finished_write_replaces_the_file(tmp_path: Path) -> None:
     path = tmp_path / "new folder" / "map.nii.gz"
     with whole_file(path) as unfinished:

@@ -39,7 +39,7 @@ def test_what_cannot_be_used_is_refused(files: list[Path], tmp_path: Path) -> No
         read_config(files, {"sice": 1})
     with pytest.raises(InputError, match=r'networks: the config has no "networks"; did you mean "network"\?'):
         read_config(files, {"networks::bias": 1})
-    with pytest.raises(InputError, match=r"nowhere.yaml: no such config; give the path of an overlay"):
+    with pytest.raises(InputError, match=r"nowhere.yaml: no such config; give the path of a config file"):
         read_config([*files, "nowhere.yaml"])
     (tmp_path / "bad.yaml").write_text("size: [1")
     with pytest.raises(InputError, match=r"^[^ ]*bad.yaml: cannot be read as a config \(.*\); correct the"):
@@ -71,7 +71,7 @@ def test_all_mistakes_of_files_are_named_at_once(files: list[Path], tmp_path: Pa
     head, *lines = str(caught.value).splitlines()
     assert head == "3 mistakes in the config:"
     assert [line.strip().removeprefix(f"{tmp_path}/") for line in lines] == [
-        "nowhere.yaml: no such config; give the path of an overlay",
+        "nowhere.yaml: no such config; give the path of a config file",
         "wrong.yaml: size (line 3): stands there twice, and only the last would count; remove one",
         'wrong.yaml: nettwork::bias: the config has no "nettwork"; did you mean "network"?',
     ]

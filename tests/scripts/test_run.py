@@ -41,7 +41,7 @@ def test_what_was_typed_is_handed_over(handed: list[dict[str, Any]], tmp_path: P
     ("arguments", "sentence"),
     [
         ({}, "config_file: expected the path of a config, found none"),
-        ({"config_file": "nowhere.yaml"}, "nowhere.yaml: no such config; give the path of an overlay"),
+        ({"config_file": "nowhere.yaml"}, "nowhere.yaml: no such config; give the path of a config file"),
         ({"config_file": f"['{TRAIN}'"}, "--config_file: expected a path or a list of paths, such as \"['configs/tr"),
         ({"run_id": "evaluating"}, "it has training; evaluating needs configs/evaluate.yaml in --config_file too"),
         ({"train::optimiser::lr": 1}, 'the config has no "train::optimiser"; did you mean "optimizer"?'),

@@ -131,8 +131,8 @@ def test_a_mistake_is_named_with_where_it_was_made(tmp_path: Path) -> None:
     found = found_in(tmp_path, overlay, confidence=3)
     assert found == [
         "overlay.yaml: seed (line 2): stands there twice, and only the last would count; remove one",
-        'overlay.yaml: network_deff: nothing in this config uses a value "network_deff"; did you mean "network_def"?',
         "overlay.yaml: recipe: expected a component, a mapping with _target_ or a reference to one, found 'nonsense'",
+        'overlay.yaml: network_deff: nothing in this config uses a value "network_deff"; did you mean "network_def"?',
         "overlay.yaml: seed: expected a whole number, from 0 to 4294967295, found 'y'",
         "--confidence: expected a number, from 0 to 1, found 3",
     ]
@@ -145,6 +145,30 @@ def test_a_mapping_without_a_target_does_not_replace_a_component(tmp_path: Path)
         "{'channels': [4, 8]}"
     )
     assert not found_in(tmp_path, "network_def: {_target_: torch.nn.Identity}\nrecipe: '$1'\n")
+
+
+def test_null_does_not_replace_a_component(tmp_path: Path) -> None:
+    found = found_in(tmp_path, "validate::evaluator: null\n")
+    assert found[0].startswith("overlay.yaml: validate::evaluator: expected a component, a mapping with _target_")
+
+
+def test_a_stage_that_lost_its_parts_is_named_first(tmp_path: Path) -> None:
+    found = found_in(
+        tmp_path, "prior: {dataset: '@train::dataset'}\nwarmup: {optimizer: {_target_: torch.optim.SGD}}\n"
+    )
+    assert found[1].startswith("overlay.yaml: warmup: takes the place of the whole, without loss, lr_scheduler, ")
+    assert found[1].endswith("; write warmup::PART to change one")
+
+
+def test_only_the_cause_of_mistakes_is_named(tmp_path: Path) -> None:
+    [found] = found_in(tmp_path, "output_dir: 5\n")  # cache_dir is worked out from it
+    assert found == "overlay.yaml: output_dir: expected text, such as a path, found 5"
+    cycle = found_in(tmp_path, "seed: '@fold'\nfold: '@seed'\n")
+    assert [sentence.split(":")[1] for sentence in cycle] == [" fold", " seed"]
+
+
+def test_a_value_of_an_earlier_version_is_told_its_new_name() -> None:
+    assert refusal("train", save_interval=3).endswith('"save_interval"; did you mean "save_minutes"?')
 
 
 def test_what_cannot_be_built_is_blamed_on_what_was_set_after_it(

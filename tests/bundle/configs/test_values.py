@@ -67,7 +67,8 @@ def test_kinds_and_ranges(name: str, allowed: list[Any], refused: list[Any]) -> 
         ("seed", "7", "that is text: write it without quotes"),
         ("seed", "abc", "found 'abc'"),
         ("fold", "null", "on a command line null is '$None'"),
-        ("marginal", "true", "on a command line write True"),
+        ("duals", "none", "found 'none'"),
+        ("marginal", "true", "on a command line write True, in a file true without quotes"),
     ],
 )
 def test_what_was_probably_meant_is_said(name: str, value: Any, ending: str) -> None:

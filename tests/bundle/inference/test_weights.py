@@ -86,7 +86,9 @@ def test_a_pickle_with_code_is_refused_and_not_executed(tmp_path: Path) -> None:
     torch.save({"model": {"weight": torch.ones(1)}, "record": Malicious(canary)}, tmp_path / "model.pt")
     (tmp_path / "plain.pt").write_bytes(pickle.dumps(Malicious(canary), protocol=2))
     for name in ("model.pt", "plain.pt"):
-        with pytest.raises(InputError, match=rf"{name}: holds Python objects, which could execute anything"):
+        with pytest.raises(
+            InputError, match=rf"{name}: holds more than weights, it may be Python objects that execute anything"
+        ):
             read_checkpoint(tmp_path / name)
     assert not canary.exists()
 
@@ -109,11 +111,11 @@ def test_folders_and_damaged_files_are_refused(tmp_path: Path) -> None:
     for content, said in {
         b"": "the file is empty",
         b"no checkpoint": "expected weights that PyTorch wrote, found another kind of file",
-        whole[: len(whole) // 2]: "cannot be read as weights, it may be incomplete",
-        whole[:100]: "cannot be read as weights, it may be incomplete",
-        whole[:-30]: "cannot be read as weights, it may be incomplete",
-        b"\x80\x02": "cannot be read as weights, it may be incomplete",
-        pickle.dumps({"a": 1}, protocol=5): "cannot be read as weights, it may be incomplete",
+        whole[: len(whole) // 2]: "cannot be read as weights, it is damaged or incomplete",
+        whole[:100]: "cannot be read as weights, it is damaged or incomplete",
+        whole[:-30]: "cannot be read as weights, it is damaged or incomplete",
+        b"\x80\x02": "cannot be read as weights, it is damaged or incomplete",
+        pickle.dumps({"a": 1}, protocol=5): "holds more than weights",
     }.items():
         path.write_bytes(content)
         with pytest.raises(InputError, match=rf"bad.pt: .*({said})") as caught:

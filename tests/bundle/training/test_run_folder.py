@@ -51,7 +51,7 @@ def test_a_second_training_with_other_organs_leaves_weights_and_their_descriptio
     said = refusal(tiny_cohorts, tmp_path, organs=["pancreas", "liver"])
     assert "here is another training, finished" in said
     assert "organs was ['spleen', 'liver'] and is ['pancreas', 'liver']" in said
-    assert "--overwrite true" in said
+    assert "--overwrite True" in said
     assert files(tmp_path) == before
     record = torch.load(tmp_path / "models" / "model.pt", weights_only=True)["record"]
     assert record["organs"] == ["spleen", "liver"]
@@ -142,7 +142,9 @@ def test_an_interrupted_run_is_not_continued_with_other_values_other_data_or_ano
 def test_an_interrupted_run_without_a_checkpoint_is_begun_anew_with_any_values(
     tiny_cohorts: Path, tmp_path: Path
 ) -> None:
-    run_in(tmp_path).begin([])
+    run = run_in(tmp_path)
+    run.begin([])
+    run.make_room()
     train(tiny_cohorts, tmp_path)
     assert (tmp_path / "models" / "model.pt").is_file()
 
@@ -155,7 +157,10 @@ def test_what_nobody_knows_the_run_of_is_not_overwritten(tmp_path: Path, name: s
     with pytest.raises(InputError, match=f"{name}: was left by an earlier training; choose another --bundle_root"):
         run_in(tmp_path).begin([])
     assert path.read_bytes().startswith(b"weights")
-    run_in(tmp_path).begin([], overwrite=True)
+    run = run_in(tmp_path)
+    run.begin([], overwrite=True)
+    assert path.exists()
+    run.make_room()
     assert not path.exists()
 
 
@@ -166,6 +171,17 @@ def test_a_file_that_is_gone_is_named_by_the_check_of_the_data(tiny_cohorts: Pat
     gone.unlink()
     said = refusal(data, tmp_path / "run")
     assert f"{gone}: no such" in said
+
+
+def test_a_run_that_cannot_begin_overwrites_nothing(tiny_cohorts: Path, tmp_path: Path) -> None:
+    train(tiny_cohorts, tmp_path)
+    before = files(tmp_path)
+    data = tmp_path / "data"
+    shutil.copytree(tiny_cohorts, data)
+    next((data / "spleen" / "labelsTr").glob("*.nii.gz")).unlink()
+    assert "no such" in refusal(data, tmp_path, overwrite=True)
+    shutil.rmtree(data)
+    assert files(tmp_path) == before
 
 
 def test_a_file_where_pseudo_labels_go_is_refused_before_anything_is_trained(

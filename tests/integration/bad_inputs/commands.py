@@ -68,7 +68,7 @@ LINES = {
     "a cross-validation that sets the fold": "scripts crossval data --values fold=1 --output out",
     "a cross-validation of no data": "scripts crossval nowhere --output out",
     "a cross-validation with an overlay that does not exist": "scripts crossval data --overlays no.yaml --output out",
-    "a cross-validation with test scans that do not exist": "scripts crossval data --test nowhere --output out",
+    "a cross-validation of test scans that do not exist": "scripts crossval data --folds 3 --test nowhere --output out",
     "a demo of a supervision that does not exist": "scripts demo --supervision nonsense --output out",
     "a demo with an overlay that does not exist": "scripts demo --overlays nowhere.yaml --output out",
     "an experiment that does not exist": "scripts compare --config nowhere.yaml --output out",
@@ -78,8 +78,10 @@ EXPERIMENTS = {
     "an experiment that is a list": "- pann",
     "an empty experiment": "",
     "an experiment with a misspelled key": METHODS + "methds: {pann: {supervision: pann}}\n",
-    "an experiment with a misspelled value": METHODS + "methods: {pann: {suprevision: pann}}\nreference: pann\n",
-    "an experiment with a bad value": METHODS + "methods: {pann: {confidence: 2}}\nreference: pann\n",
+    "an experiment with a misspelled value": METHODS
+    + "methods: {pann: {supervision: pann, confidense: 0.5}}\nreference: pann\n",
+    "an experiment with a bad value": METHODS
+    + "methods: {pann: {supervision: pann, confidence: 2}}\nreference: pann\n",
     "an experiment without its reference": METHODS + "methods: {pann: {supervision: pann}}\nreference: full\n",
     "an experiment without data": "seeds: [0]\nmethods: {pann: {supervision: pann}}\nreference: pann\n",
     "an experiment whose method leaves its folder": METHODS + "methods: {../x: {supervision: pann}}\nreference: ../x\n",

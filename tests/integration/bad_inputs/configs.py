@@ -107,7 +107,7 @@ DEEP = {  # ids inside components
     "a misspelled argument of the network": "--network_def::chanels [4,8]",
     "a misspelled argument of the network, with #": "--network_def#chanels [4,8]",
     "a misspelled argument of the trainer": "--train::trainer::max_epoch 3",
-    "a misspelled argument of an optimizer, with #": "--train#optimizer#learning_rate 1",
+    "a misspelled argument of an optimizer, with #": "--train#optimizer#weight_decy 1",
     "a misspelled part of validation": "--validate::evalutor 1",
     "a network that does not exist": "--network_def::_target_ UNett",
     "a network of a module that does not exist": "--network_def::_target_ torch.nn.nowhere.UNet",

@@ -168,6 +168,8 @@ OTHERS: dict[str, Plant] = {  # where more than the dataset.json is at fault
 DATALISTS = [
     *(BadInput(wrong, TRAINING, plant, about=("dataset.json",)) for wrong, plant in FAULTS.items()),
     *(BadInput(wrong, TRAINING, plant, about=("data",)) for wrong, plant in OTHERS.items()),
+    BadInput("no such label map, to overwrite a training", f"{TRAINING} --overwrite True", trained=True,
+             plant=FAULTS["a label map that does not exist"]),
     BadInput("broken JSON, for check", CHECK, text("{")),
     BadInput("a case that leaves the folder, for check", CHECK, entry(case="../../x")),
     BadInput("two organs with one value, for check", CHECK, FAULTS["two organs with one value"]),

@@ -116,8 +116,10 @@ ENVIRONMENTS = [
     BadInput("weights in a folder that may not be read", SEGMENT, rights("models", NO_ACCESS), trained=True),
     BadInput("a cohort that may not be read, for check", CHECK, rights("data/spleen", NO_ACCESS)),
     # full disks
-    BadInput("a disk that is full at the cache", TRAINING, largest_file=5_000),
-    BadInput("a disk that is full at the weights", TRAINING, largest_file=15_000),
+    BadInput("a disk that is full at the checks", TRAINING, about=("checks.json",), largest_file=5_000),
+    BadInput("a disk that is full at the cache", TRAINING, about=("eval/cache/",), largest_file=50_000),
+    BadInput("a disk that is full at the weights", f"{TRAINING} --network_def::channels [32,64]",
+             about=("models/warmup.pt",), largest_file=150_000),
     BadInput("a disk that is full at a label map", SEGMENT, trained=True, largest_file=1_500),
     BadInput("a disk that is full at inference", IMAGES, trained=True, largest_file=1_500),
     BadInput("a disk that is full at the check's report", CHECK, largest_file=3_000),

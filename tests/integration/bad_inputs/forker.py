@@ -19,6 +19,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from typing import Any
 
 LOADED = (  # what commands load, but openvino, which starts threads: a process with threads cannot be forked safely
@@ -46,6 +47,21 @@ def obey_permissions() -> None:
         raise OSError("capset failed")
 
 
+class NotInstalled:
+    """Finds out that some packages are not installed.
+
+    Args:
+        packages: their names.
+    """
+
+    def __init__(self, packages: Sequence[str]) -> None:
+        self.packages = packages
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name.split(".")[0] in self.packages:
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+
 def load() -> None:
     for name in LOADED:
         importlib.import_module(name)
@@ -71,10 +87,9 @@ def become(request: dict[str, Any]) -> None:
     os.environ.update(request["variables"])
     sys.path[0], tempfile.tempdir = request["folder"], None
     sys.argv = list(request["words"])
-    for package in request["without"]:
-        for name in [name for name in sys.modules if name.split(".")[0] == package]:
-            del sys.modules[name]
-        sys.modules[package] = None  # type: ignore[assignment]
+    for name in [name for name in sys.modules if name.split(".")[0] in request["without"]]:
+        del sys.modules[name]
+    sys.meta_path.insert(0, NotInstalled(request["without"]))  # type: ignore[arg-type]
     obey_permissions()
     if request["largest_file"] is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["largest_file"], request["largest_file"]))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from tests.integration.bad_inputs.record import BadInput
@@ -26,6 +27,7 @@ others are commands of `python -m scripts`.
 
 def code(text: str) -> str:
     """Text as Markdown shows it unchanged inside a table."""
+    text = re.sub(r"\S{300,}", lambda word: f"{word[0][:20]}…{word[0][-20:]}", text)
     lines = [line.strip().replace("|", "\\|") for line in text.splitlines() if line.strip()]
     return "<br>".join(f"`` {line} ``" if "`" in line else f"`{line}`" for line in lines)
 

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -32,9 +31,10 @@ CHANGING = {  # what differs from run to run, and what the page has instead
     r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?(\.\d+)?( ?[+-]\d\d:?\d\d|Z| UTC)?": "2026-01-01 12:00",
     r"\bprocess \d+ of \S+ on \S+, since": "process 1234 of USER on HOST, since",
     r"(GB of memory for .* found) [\d.]+ GB": r"\1 8.0 GB",
+    r"\b[0-9a-f]{32}\b": "KEY",  # of a preprocessed case
     r"0x[0-9a-f]{6,}": "0x…",
 }
-SENTENCE = re.compile(r"^error: (.*)\Z", re.MULTILINE | re.DOTALL)
+SENTENCE = re.compile(r"^error: (.*(?:\n  .*)*)", re.MULTILINE)  # with a line below for each of several mistakes
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Answer:
 
     @property
     def sentence(self) -> str | None:
-        """What stands after `error:`, up to the end."""
+        """What stands after `error:`, with the indented lines below."""
         found = SENTENCE.search(self.stderr)
         return found[1].strip() if found else None
 
@@ -217,7 +217,6 @@ class Workplace:
         text = text.replace(str(self.temporary(folder)), "TMPDIR")
         for path in (folder, folder.resolve(), ROOT):
             text = text.replace(f"{path}/", "").replace(str(path), ".")
-        text = text.replace(socket.gethostname(), "HOST")
         for pattern, instead in CHANGING.items():
             text = re.sub(pattern, instead, text)
         return text
