@@ -39,8 +39,10 @@ HISTORY, PRIOR, PSEUDO_LABELS = "history.jsonl", "prior.json", "pseudo_labels"
 WEIGHTS = ("warmup.pt", "model.pt", "model_best.pt")
 STAGES = ("warmup", "train")
 # Values that change how a run works but not what it computes: they may differ when it goes on.
-FREE = {"workers", "cache_dir", "cache_limit", "device", "save_minutes", "resume", "overwrite"}
-WAYS_OUT = "choose another --bundle_root and --output_dir, or give --overwrite true, which removes what is there"
+FREE = {
+    "bundle_root", "output_dir", "workers", "cache_dir", "cache_limit", "device", "save_minutes", "resume", "overwrite",
+}  # fmt: skip
+WAYS_OUT = "choose another --bundle_root and --output_dir, or give --overwrite True, which removes what is there"
 SUMMARY = (
     "supervision",
     "loss",
@@ -109,11 +111,12 @@ class TrainingRun:
         values = now.get("values", {})
         self.about = {name: values[name] for name in SUMMARY if name in values}
         self.about["cases"] = dict(Counter(case["cohort"] for case in cases))
-        if overwrite:
-            self.clear()
+        given = values.get("warmup_checkpoint")
+        if overwrite and not self.has_begun(now):
+            self.clear(given)
         earlier = self.earlier_run()
         if earlier is None:
-            self.clear()
+            self.clear(given)
             self.write_config(now)
             return
         changes = list(differences(earlier, now))
@@ -122,7 +125,8 @@ class TrainingRun:
         self.identity = earlier["run"]["identity"]
         self.finished = bool(earlier["run"]["finished"])
         if self.finished:
-            print(f"this training is finished: weights are in {self.models}; --overwrite true trains anew")
+            self.check_weights(values)
+            print(f"this training is finished: weights are in {self.models}; --overwrite True trains anew")
             return
         self.go_on(earlier, now, resume)
 
@@ -133,7 +137,7 @@ class TrainingRun:
             what = "the program" if "code" in changed else "a library"
             raise InputError(
                 f"{self.output_dir / CONFIG}: {what} has changed since this run was interrupted, so it would not go on "
-                f"exactly as before; give --resume true to go on all the same, or {WAYS_OUT}"
+                f"exactly as before; give --resume True to go on all the same, or {WAYS_OUT}"
             )
         self.state = read_state(self.checkpoint)
         print(f"going on with the training of {earlier['run']['began']}, stage {self.state['stage']}, "
@@ -204,6 +208,24 @@ class TrainingRun:
             return None  # interrupted before there was anything to go on from
         return record
 
+    def has_begun(self, now: Mapping[str, Any]) -> bool:
+        """Whether an interrupted run here was begun by this very command, which is to go on when it is given again.
+
+        One that overwrites would else remove its own checkpoint, for instance when a scheduler starts it anew.
+        """
+        record = read_config(self.output_dir / CONFIG)
+        if record is None or record["run"]["finished"] or identity_of(self.checkpoint) != record["run"]["identity"]:
+            return False
+        same = all(record.get(name) == now.get(name) for name in ("versions", "code"))
+        return same and bool((record.get("values") or {}).get("overwrite")) and not any(differences(record, now))
+
+    def check_weights(self, values: Mapping[str, Any]) -> None:
+        """What a finished run has made is still there."""
+        name = "model.pt" if values.get("train_iterations", 0) > 0 else "warmup.pt"
+        if not (self.models / name).is_file():
+            raise InputError(f"{self.models / name}: this training is finished, but its weights are gone; put them "
+                             f"back, {WAYS_OUT}")  # fmt: skip
+
     def refusal(self, earlier: Mapping[str, Any], changes: Sequence[str]) -> str:
         state = "finished" if earlier["run"]["finished"] else "interrupted"
         more = f" and {len(changes) - SHOWN} more" if len(changes) > SHOWN else ""
@@ -213,12 +235,25 @@ class TrainingRun:
             f"settings ({'; '.join(changes[:SHOWN])}{more}); {go_on}{WAYS_OUT}"
         )
 
-    def clear(self) -> None:
-        """Remove what a run leaves; scores and segmentations of evaluations stay."""
-        for path in (
+    def clear(self, needed: str | None = None) -> None:
+        """Remove what a run leaves; scores and segmentations of evaluations stay.
+
+        Args:
+            needed: weights that this run begins with.
+
+        Raises:
+            InputError: when they are among what would be removed; nothing is removed then.
+        """
+        paths = (
             *(self.models / name for name in (*WEIGHTS, CHECKPOINT, MODEL_CONFIG)),
             *(self.output_dir / name for name in (HISTORY, PRIOR, CONFIG)),
-        ):
+        )
+        if needed is not None and any(path.is_file() and path.samefile(needed) for path in paths):
+            raise InputError(
+                f"{needed}: warmup_checkpoint is a file of the run that would be removed here; copy it elsewhere, or "
+                "choose another --bundle_root and --output_dir"
+            )
+        for path in paths:
             path.unlink(missing_ok=True)
         shutil.rmtree(self.output_dir / PSEUDO_LABELS, ignore_errors=True)
 

@@ -237,5 +237,5 @@ CHECKPOINTS = [
     BadInput("a folder with an unfinished run of other values", OTHER_RUN, about=("overwrite",), after=LONG_RUN),
     BadInput("a folder in which a training runs", LONG_RUN, beside=LONG_RUN),
     BadInput("a folder in which another training runs", OTHER_RUN, beside=LONG_RUN),
-    BadInput("a folder to overwrite in which a training runs", f"{OTHER_RUN} --overwrite true", beside=LONG_RUN),
+    BadInput("a folder to overwrite in which a training runs", f"{OTHER_RUN} --overwrite True", beside=LONG_RUN),
 ]  # fmt: skip
