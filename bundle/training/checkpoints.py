@@ -182,6 +182,8 @@ class StageSaver:
         finally:
             for number, handler in zip(signals, before, strict=True):
                 signal.signal(number, handler)
+        if self.asked_to_stop is not None:  # in the last iteration, or while its weights were written
+            raise self.asked_to_stop
 
     def ask_to_stop(self, number: int, frame: Any) -> None:
         if os.getpid() != self.process:  # a process that loads data has inherited this

@@ -39,7 +39,9 @@ HISTORY, PRIOR, PSEUDO_LABELS = "history.jsonl", "prior.json", "pseudo_labels"
 WEIGHTS = ("warmup.pt", "model.pt", "model_best.pt")
 STAGES = ("warmup", "train")
 # Values that change how a run works but not what it computes: they may differ when it goes on.
-FREE = {"workers", "cache_dir", "cache_limit", "device", "save_minutes", "resume", "overwrite"}
+FREE = {
+    "bundle_root", "output_dir", "workers", "cache_dir", "cache_limit", "device", "save_minutes", "resume", "overwrite",
+}  # fmt: skip
 WAYS_OUT = "choose another --bundle_root and --output_dir, or give --overwrite True, which removes what is there"
 SUMMARY = (
     "supervision",
@@ -110,8 +112,10 @@ class TrainingRun:
         values = now.get("values", {})
         self.about = {name: values[name] for name in SUMMARY if name in values}
         self.about["cases"] = dict(Counter(case["cohort"] for case in cases))
-        earlier = None if overwrite else self.earlier_run()
+        rewrite = overwrite and not self.has_begun(now)
+        earlier = None if rewrite else self.earlier_run()
         if earlier is None:
+            self.check_needed(values.get("warmup_checkpoint"))
             self.record = now
             return
         changes = list(differences(earlier, now))
@@ -120,6 +124,7 @@ class TrainingRun:
         self.identity = earlier["run"]["identity"]
         self.finished = bool(earlier["run"]["finished"])
         if self.finished:
+            self.check_weights(values)
             print(f"this training is finished: weights are in {self.models}; --overwrite True trains anew")
             return
         self.go_on(earlier, now, resume)
@@ -212,6 +217,24 @@ class TrainingRun:
             return None  # interrupted before there was anything to go on from
         return record
 
+    def has_begun(self, now: Mapping[str, Any]) -> bool:
+        """Whether an interrupted run here was begun by this very command, which is to go on when it is given again.
+
+        One that overwrites would else remove its own checkpoint, for instance when a scheduler starts it anew.
+        """
+        record = read_config(self.output_dir / CONFIG)
+        if record is None or record["run"]["finished"] or identity_of(self.checkpoint) != record["run"]["identity"]:
+            return False
+        same = all(record.get(name) == now.get(name) for name in ("versions", "code"))
+        return same and bool((record.get("values") or {}).get("overwrite")) and not any(differences(record, now))
+
+    def check_weights(self, values: Mapping[str, Any]) -> None:
+        """What a finished run has made is still there."""
+        name = "model.pt" if values.get("train_iterations", 0) > 0 else "warmup.pt"
+        if not (self.models / name).is_file():
+            raise InputError(f"{self.models / name}: this training is finished, but its weights are gone; put them "
+                             f"back, {WAYS_OUT}")  # fmt: skip
+
     def refusal(self, earlier: Mapping[str, Any], changes: Sequence[str]) -> str:
         state = "finished" if earlier["run"]["finished"] else "interrupted"
         more = f" and {len(changes) - SHOWN} more" if len(changes) > SHOWN else ""
@@ -221,12 +244,24 @@ class TrainingRun:
             f"settings ({'; '.join(changes[:SHOWN])}{more}); {go_on}{WAYS_OUT}"
         )
 
-    def clear(self) -> None:
-        """Remove what a run leaves; scores and segmentations of evaluations stay."""
-        for path in (
+    def own_files(self) -> list[Path]:
+        """What a run leaves, but for its pseudo-labels; scores and segmentations of evaluations are not of a run."""
+        return [
             *(self.models / name for name in (*WEIGHTS, CHECKPOINT, MODEL_CONFIG)),
             *(self.output_dir / name for name in (HISTORY, PRIOR, CONFIG)),
-        ):
+        ]
+
+    def check_needed(self, weights: str | None) -> None:
+        """Refuse to begin with weights that are among what would be removed first."""
+        if weights is not None and any(path.is_file() and path.samefile(weights) for path in self.own_files()):
+            raise InputError(
+                f"{weights}: warmup_checkpoint is a file of the run that would be removed here; copy it elsewhere, or "
+                "choose another --bundle_root and --output_dir"
+            )
+
+    def clear(self) -> None:
+        """Remove what a run leaves."""
+        for path in self.own_files():
             path.unlink(missing_ok=True)
         labels = self.output_dir / PSEUDO_LABELS
         if labels.exists():  # a file in their place is told now, not when the first of them are written

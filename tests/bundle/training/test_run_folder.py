@@ -1,7 +1,9 @@
 """One run, one folder, one writer; nothing that another run left is read."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from ignite.engine import Engine
 from monai.bundle import run as run_config
 
 from bundle.errors import InputError, find_input_error
+from bundle.training.checkpoints import StageSaver
 from bundle.training.run_folder import CONFIG, LOCK, differences
 from tests.paths import ROOT
 from tests.runs import run_in
@@ -246,3 +250,72 @@ def test_what_changes_no_result_is_no_difference() -> None:
     before = {"values": one, "config": one, "cases": {"a/1": "x"}}
     after = {"values": other, "config": other, "cases": {"a/1": "y", "a/2": "z"}}
     assert list(differences(before, after)) == ["seed was 1 and is 2", "case a/1 has changed", "case a/2 is new"]
+
+
+def test_weights_that_a_run_begins_with_are_not_removed_from_its_folder(tiny_cohorts: Path, tmp_path: Path) -> None:
+    train(tiny_cohorts, tmp_path)
+    before, own = files(tmp_path), str(tmp_path / "models" / "warmup.pt")
+    said = refusal(tiny_cohorts, tmp_path, warmup_checkpoint=own, overwrite=True)
+    assert "models/warmup.pt: warmup_checkpoint is a file of the run that would be removed here" in said
+    assert files(tmp_path) == before
+
+
+def test_a_command_that_overwrites_goes_on_with_its_own_run(
+    tiny_cohorts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupt(tiny_cohorts, tmp_path, monkeypatch, overwrite=True)
+    train(tiny_cohorts, tmp_path, overwrite=True)  # as a scheduler gives it again
+    assert "going on with the training" in capsys.readouterr().out
+    train(tiny_cohorts, tmp_path, overwrite=True)  # now it is finished
+    assert "going on with the training" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("values", [{}, {"overwrite": True, "seed": 1}])
+def test_an_interrupted_run_of_another_command_is_overwritten(
+    tiny_cohorts: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    values: dict[str, Any],
+) -> None:
+    interrupt(tiny_cohorts, tmp_path, monkeypatch, **values)
+    train(tiny_cohorts, tmp_path, overwrite=True)
+    assert "going on with the training" not in capsys.readouterr().out
+
+
+def test_a_run_goes_on_in_a_folder_that_was_moved(
+    tiny_cohorts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupt(tiny_cohorts, tmp_path / "one", monkeypatch)
+    (tmp_path / "one").rename(tmp_path / "other")
+    train(tiny_cohorts, tmp_path / "other")
+    assert "going on with the training" in capsys.readouterr().out
+
+
+def test_a_finished_run_without_its_weights_is_no_success(tiny_cohorts: Path, tmp_path: Path) -> None:
+    train(tiny_cohorts, tmp_path)
+    (tmp_path / "models" / "model.pt").unlink()
+    assert "models/model.pt: this training is finished, but its weights are gone" in refusal(tiny_cohorts, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["overwrite", "resume"])
+def test_switches_are_named_as_a_command_line_takes_them(name: str) -> None:
+    said = (ROOT / "bundle" / "training" / "run_folder.py").read_text()
+    said += (ROOT / "docs" / "how-to" / "gpu.md").read_text()
+    assert f"--{name} True" in said
+    assert f"--{name} true" not in said  # which is text there, and refused
+
+
+def test_a_signal_in_the_last_iteration_of_a_stage_stops_the_run(
+    tiny_cohorts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(saver: StageSaver, engine: Engine) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        complete(saver, engine)
+
+    complete = StageSaver.complete
+    monkeypatch.setattr(StageSaver, "complete", stop)
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_cohorts, tmp_path)
+    assert (tmp_path / "models" / "warmup.pt").is_file()
+    assert not (tmp_path / "models" / "model.pt").exists()
