@@ -27,8 +27,8 @@ from bundle.networks.definitions import shorten
 from bundle.organs import WHOLE_VOCABULARY, Vocabulary
 
 __all__ = [
-    "MODEL_CONFIG", "Checkpoint", "check_agreement", "check_finite", "load_state", "load_weights", "model_values",
-    "read_checkpoint", "read_model_json", "write_model_json", "write_weights",
+    "MODEL_CONFIG", "Checkpoint", "check_agreement", "check_finite", "check_kind", "load_state", "load_weights",
+    "model_values", "read_checkpoint", "read_model_json", "write_model_json", "write_weights",
 ]  # fmt: skip
 
 logger = logging.getLogger(__name__)

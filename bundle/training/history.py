@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -125,8 +124,6 @@ class HistoryWriter:
 
     def write(self, engine: Engine) -> None:
         record = self.history.take_means()
-        if not math.isfinite(record["loss"]):
-            return  # the run ends with this iteration (see `numbers`)
         watched = dict(engine.state.output.get("watched") or {})
         if watched:
             pulls = watched.pop("gradients")

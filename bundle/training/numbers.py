@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import torch
-from ignite.engine import Engine, Events
+from ignite.engine import Engine
 from monai.engines import SupervisedTrainer
+from monai.engines.utils import IterationEvents
 from monai.utils import CommonKeys
 from torch import nn
 
@@ -24,7 +25,7 @@ def are_finite(network: nn.Module) -> bool:
 
 
 class NumbersWatch:
-    """Looks at the loss and the weights after every iteration.
+    """Looks at the loss and the weights after every step, before anything is made of them.
 
     Args:
         stage: name of the stage, for the message.
@@ -34,7 +35,7 @@ class NumbersWatch:
         self.stage = stage
 
     def attach(self, engine: Engine) -> None:
-        engine.add_event_handler(Events.ITERATION_COMPLETED, self.look)
+        engine.add_event_handler(IterationEvents.MODEL_COMPLETED, self.look)
 
     def look(self, engine: SupervisedTrainer) -> None:
         loss = engine.state.output[CommonKeys.LOSS]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from bundle.errors import InputError
 from bundle.inference.inferers import SlabInferer
 from bundle.organs import BACKGROUND, UNKNOWN
 from bundle.training.dataset import PatchDataset, annotated_channels, partial_indices
@@ -284,6 +285,12 @@ class PseudoLabeler:
                 completed, by_case[index] = complete_case(
                     network, self.inferer, self.dataset, index, decision, factors.get(index)
                 )
+                if not np.isfinite(by_case[index]).all():  # large weights do that before they are infinite themselves
+                    case = self.dataset.data[index]
+                    raise InputError(
+                        f"pseudo-labels of {case.get('cohort', '')}/{case.get('case', '')}: expected finite "
+                        "predictions, found NaN or infinity; lower the learning rate; the last checkpoint is from before"
+                    )
                 self.store.write(self.dataset.data[index], completed)
                 marked[index] = marked_shares(self.dataset, index)
         return summed_up(cohorts, by_case, marked) if jobs else None

@@ -28,7 +28,7 @@ from bundle.cohorts.datalists import Case
 from bundle.configs import config_record
 from bundle.errors import InputError
 from bundle.files import fingerprint_files, make_folder, sweep, write_json
-from bundle.inference.weights import MODEL_CONFIG
+from bundle.inference.weights import MODEL_CONFIG, check_kind
 
 __all__ = ["TrainingRun"]
 
@@ -329,6 +329,7 @@ def run_of_weights(path: Path) -> Any:
 def read_state(path: Path) -> dict[str, Any]:
     """A checkpoint of a run under way."""
     try:
+        check_kind(path)  # torch does not compare checksums
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         if state["stage"] in STAGES and {"run", "iteration", "complete", "parts", "random"} <= set(state):
             return state

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,19 @@ def test_a_damaged_checkpoint_is_refused(tiny_cohorts: Path, tmp_path: Path, mon
     path = tmp_path / "models" / "checkpoint.pt"
     path.write_bytes(path.read_bytes()[:1000])
     assert "models/checkpoint.pt: is damaged, or was left by another training" in refusal(tiny_cohorts, tmp_path)
+
+
+def test_a_checkpoint_with_a_changed_byte_is_refused(
+    tiny_cohorts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(tiny_cohorts, tmp_path, monkeypatch)
+    path = tmp_path / "models" / "checkpoint.pt"
+    with zipfile.ZipFile(path) as archive:
+        largest = max(archive.infolist(), key=lambda member: member.file_size)
+    content = bytearray(path.read_bytes())
+    content[largest.header_offset + 200 + largest.file_size // 2] ^= 0xFF  # torch itself would not notice
+    path.write_bytes(content)
+    assert "models/checkpoint.pt: is damaged" in refusal(tiny_cohorts, tmp_path)
 
 
 def test_what_changes_no_result_is_no_difference() -> None:

@@ -109,6 +109,26 @@ def test_a_number_that_is_none_ends_the_run_at_once_and_leaves_the_last_good_che
     assert all(value.isfinite().all() for value in checkpoint["parts"]["network"].values())
 
 
+def test_nothing_is_made_of_weights_that_are_no_numbers(parser: ConfigParser, tmp_path: Path) -> None:
+    parser.update({"train_learning_rate": float("inf"), "train::trainer::refresh_interval": 1})
+    parser.parse(reset=True)
+    with pytest.raises(InputError, match="stage train, iteration 1: expected finite numbers, found a weight"):
+        run_train(parser)
+    assert [record["iteration"] for record in read_history(tmp_path / "eval" / "history.jsonl")] == [0]  # one refresh
+
+
+def test_predictions_that_are_no_numbers_end_the_run_before_a_checkpoint_holds_them(
+    parser: ConfigParser, tmp_path: Path
+) -> None:
+    sgd = {"_target_": "torch.optim.SGD", "params": "$@network.parameters()", "lr": 1e38}  # huge weights, but finite
+    parser.update({"train::optimizer": sgd, "train::trainer::refresh_interval": 1, "save_minutes": 0})
+    parser.parse(reset=True)
+    with pytest.raises(InputError, match="pseudo-labels of .*/.*: expected finite predictions"):
+        run_train(parser)
+    checkpoint = torch.load(tmp_path / "models" / "checkpoint.pt", weights_only=True)
+    assert checkpoint["parts"]["prior_term"]["nu"].isfinite().all()
+
+
 def test_a_loss_that_is_no_number_is_named(parser: ConfigParser) -> None:
     network = parser.get_parsed_content("network")
     with torch.no_grad():
