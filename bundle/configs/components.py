@@ -126,7 +126,9 @@ def siblings(target: str) -> set[str]:
     module, _, _ = target.rpartition(".")
     owner = locate(module) if module else None
     known = {} if owner is None else vars(owner)
-    return {f"{module}.{name}" for name, found in known.items() if callable(found) and not name.startswith("_")}
+    package = module.split(".")[0]
+    own = [name for name, found in known.items() if str(getattr(found, "__module__", "")).split(".")[0] == package]
+    return {f"{module}.{name}" for name in own if callable(known[name]) and not name.startswith("_")}
 
 
 # --- References and expressions --------------------------------------------------------------------------------------

@@ -261,7 +261,10 @@ def find_replaced_parts(config: RunningConfig, sources: ConfigSources) -> Iterat
         else:
             pairs = [(name, before, now)] if has_target(before) and not isinstance(before, str) else []
         for part, old, new in pairs:
-            if isinstance(old, Mapping | list) and not can_replace(new, old):
+            optional = new is None and not (
+                part == name and is_stage(old)
+            )  # evaluate.yaml takes validation's metric away
+            if isinstance(old, Mapping | list) and not optional and not can_replace(new, old):
                 expected = "a list" if isinstance(old, list) else "a component, a mapping with _target_"
                 yield Mistake((part,), f"expected {expected} or a reference to one, found {shown(new)}")
 

@@ -16,7 +16,7 @@ from tests.integration.bad_inputs.datalists import DATALISTS
 from tests.integration.bad_inputs.environments import ENVIRONMENTS
 from tests.integration.bad_inputs.overlays import OVERLAYS
 from tests.integration.bad_inputs.page import PAGE, REFRESH, write_page
-from tests.integration.bad_inputs.record import TRAINING, BadInput
+from tests.integration.bad_inputs.record import CHECK, EVALUATING, INFERRING, SEGMENT, TRAINING, BadInput
 from tests.integration.bad_inputs.running import VARIABLES, Answer, Forker, Workplace, complaints
 from tests.integration.bad_inputs.scans import SCANS
 
@@ -65,6 +65,15 @@ def test_a_bad_input_is_refused_with_one_sentence(answers: Answers, group: str, 
     answer = answers.of(group, bad)
     found = complaints(bad, answer)
     assert not found, f"python -m {bad.command}\n{'; '.join(found)}\n{answer.stdout[-1000:]}\n{answer.stderr[-3000:]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command", [EVALUATING, INFERRING, SEGMENT, CHECK], ids=lambda command: BadInput("", command).shown
+)
+def test_without_a_fault_the_same_commands_end_well(answers: Answers, command: str) -> None:
+    answer = answers.workplace.run(BadInput("nothing", command, trained=True), answers.trained)
+    assert answer.code == 0, answer.stderr[-3000:]
 
 
 @pytest.mark.slow

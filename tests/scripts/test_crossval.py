@@ -192,7 +192,7 @@ def test_labelled_test_scans_are_scored(tiny_cohorts: Path, tmp_path: Path) -> N
         ({"overlays": "nowhere.yaml"}, "nowhere.yaml: no such config"),
         ({"test": "nowhere"}, "nowhere: no such file or folder"),
         ({"cores": 0}, "cores: expected a whole number from 1 on, found 0"),
-        ({"dataset_dir": "nowhere"}, "nowhere: no dataset.json found there"),
+        ({"dataset_dir": "nowhere"}, "nowhere: no such folder"),
     ],
 )
 def test_bad_input_is_refused_before_any_work(

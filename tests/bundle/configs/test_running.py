@@ -147,9 +147,9 @@ def test_a_mapping_without_a_target_does_not_replace_a_component(tmp_path: Path)
     assert not found_in(tmp_path, "network_def: {_target_: torch.nn.Identity}\nrecipe: '$1'\n")
 
 
-def test_null_does_not_replace_a_component(tmp_path: Path) -> None:
-    found = found_in(tmp_path, "validate::evaluator: null\n")
-    assert found[0].startswith("overlay.yaml: validate::evaluator: expected a component, a mapping with _target_")
+def test_null_does_not_replace_a_stage(tmp_path: Path) -> None:
+    found = found_in(tmp_path, "validate: null\n")
+    assert found[0].startswith("overlay.yaml: validate: expected a component, a mapping with _target_")
 
 
 def test_a_stage_that_lost_its_parts_is_named_first(tmp_path: Path) -> None:

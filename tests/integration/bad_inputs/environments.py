@@ -95,7 +95,7 @@ ENVIRONMENTS = [
     BadInput("a read-only folder of label maps at inference", IMAGES, rights("out", READ_ONLY), trained=True),
     BadInput("a file where label maps go at inference", IMAGES, file_at("out"), trained=True),
     BadInput("a read-only folder of scores", f"{EVALUATING} --output_dir out --cache_dir cache",
-             rights("out", READ_ONLY), trained=True),
+             rights("out", READ_ONLY), about=("out/",), trained=True),
     BadInput("a file where the check's report goes", CHECK, file_at("out")),
     BadInput("a read-only folder of the check's report", CHECK, rights("out", READ_ONLY)),
     BadInput("a read-only folder of phantoms", "scripts phantom out --grid 32,32,16 --workers 1",

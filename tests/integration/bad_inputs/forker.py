@@ -47,19 +47,19 @@ def obey_permissions() -> None:
         raise OSError("capset failed")
 
 
-class NotInstalled:
-    """Finds out that some packages are not installed.
+class Hiding:
+    """A finder of modules that does not find some packages, as if they were not installed.
 
     Args:
-        packages: their names.
+        finder: that finds all others.
+        packages: names of those.
     """
 
-    def __init__(self, packages: Sequence[str]) -> None:
-        self.packages = packages
+    def __init__(self, finder: Any, packages: Sequence[str]) -> None:
+        self.finder, self.packages = finder, packages
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name.split(".")[0] in self.packages:
-            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        return None if name.split(".")[0] in self.packages else self.finder.find_spec(name, path, target)
 
 
 def load() -> None:
@@ -89,7 +89,8 @@ def become(request: dict[str, Any]) -> None:
     sys.argv = list(request["words"])
     for name in [name for name in sys.modules if name.split(".")[0] in request["without"]]:
         del sys.modules[name]
-    sys.meta_path.insert(0, NotInstalled(request["without"]))  # type: ignore[arg-type]
+    if request["without"]:
+        sys.meta_path = [Hiding(finder, request["without"]) for finder in sys.meta_path]  # type: ignore[misc]
     obey_permissions()
     if request["largest_file"] is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["largest_file"], request["largest_file"]))
