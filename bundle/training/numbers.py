@@ -17,11 +17,9 @@ __all__ = ["NumbersWatch", "are_finite"]
 
 
 def are_finite(network: nn.Module) -> bool:
-    """Whether all weights are numbers. One norm for each tensor: a few milliseconds for millions of weights."""
-    weights = [value for value in network.state_dict().values() if value.is_floating_point()]
-    if not weights:
-        return True
-    return bool(torch.stack([norm.float() for norm in torch._foreach_norm(weights, torch.inf)]).isfinite().all())
+    """Whether all weights are numbers: a sum is none as soon as one of its terms is, and costs next to nothing."""
+    sums = [value.sum().float() for value in network.state_dict().values() if value.is_floating_point()]
+    return bool(torch.stack(sums).isfinite().all()) if sums else True
 
 
 class NumbersWatch:
