@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from bundle.cohorts.datalists import Case
 from bundle.errors import InputError
 from bundle.inference.inferers import SlabInferer
 from bundle.organs import BACKGROUND, UNKNOWN
@@ -285,12 +286,7 @@ class PseudoLabeler:
                 completed, by_case[index] = complete_case(
                     network, self.inferer, self.dataset, index, decision, factors.get(index)
                 )
-                if not np.isfinite(by_case[index]).all():  # large weights do that before they are infinite themselves
-                    case = self.dataset.data[index]
-                    raise InputError(
-                        f"pseudo-labels of {case.get('cohort', '')}/{case.get('case', '')}: expected finite "
-                        "predictions, found NaN or infinity; lower the learning rate; the last checkpoint is from before"
-                    )
+                check_shares(self.dataset.data[index], by_case[index])
                 self.store.write(self.dataset.data[index], completed)
                 marked[index] = marked_shares(self.dataset, index)
         return summed_up(cohorts, by_case, marked) if jobs else None
@@ -304,6 +300,15 @@ class PseudoLabeler:
             index: self.decision.factors(found, aims[cases[index].get("cohort", "")])
             for index, found in self.last.by_case.items()
         }
+
+
+def check_shares(case: Case, shares: NDArray[np.float64]) -> None:
+    """Refuse predictions that are no numbers: large weights give them before they are infinite themselves."""
+    if not np.isfinite(shares).all():
+        raise InputError(
+            f"pseudo-labels of {case.get('cohort', '')}/{case.get('case', '')}: expected finite predictions, found NaN "
+            "or infinity; lower the learning rate; the last checkpoint is from before"
+        )
 
 
 def marked_shares(dataset: PatchDataset, index: int) -> dict[int, float]:
