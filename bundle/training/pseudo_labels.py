@@ -289,7 +289,7 @@ class PseudoLabeler:
                     case = self.dataset.data[index]
                     raise InputError(
                         f"pseudo-labels of {case.get('cohort', '')}/{case.get('case', '')}: expected finite "
-                        "predictions, found NaN or infinity; lower the learning rate; the last checkpoint is from before"
+                        "predictions, found others; lower the learning rate; the last checkpoint is from before"
                     )
                 self.store.write(self.dataset.data[index], completed)
                 marked[index] = marked_shares(self.dataset, index)
