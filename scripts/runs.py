@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import hashlib
 import itertools
 import json
 import os
@@ -50,6 +51,7 @@ class Run:
         steps: command lines, run one after another from the repository's root.
         settings: what it is made with, as JSON can hold it; a finished run is kept while they are the same.
         needs: folders of runs that must be finished first. Their settings count as its own.
+        goes_on: its steps go on from what an interruption left, as trainings do; else they begin with an empty folder.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Run:
     steps: tuple[tuple[str, ...], ...]
     settings: dict[str, Any]
     needs: tuple[Path, ...] = ()
+    goes_on: bool = False
 
 
 def bundle_command(run_id: str, configs: Sequence[str | Path], **values: object) -> tuple[str, ...]:
@@ -173,10 +176,23 @@ def end_with_parent() -> None:
         LIBC.prctl(DEATH_SIGNAL, signal.SIGKILL)
 
 
-def take_folder(folder: Path) -> IO[bytes]:
-    """The folder, emptied, and its marker, locked: whoever works in there holds the lock, orphans too."""
+def beginning_of(run: Run) -> bytes:
+    """What a run that goes on must have been begun with: steps, settings, program and libraries."""
+    from bundle.configs import config_record  # here: it brings torch
+
+    needs = [(read_record(need) or {}).get("settings") for need in run.needs]
+    facts = [run.steps, run.settings, needs, config_record()]
+    return hashlib.sha256(json.dumps(facts, default=str, sort_keys=True).encode()).hexdigest().encode()
+
+
+def take_folder(run: Run) -> IO[bytes]:
+    """The folder and its marker, locked: whoever works in there holds the lock, orphans too.
+
+    It is emptied, unless the run goes on and was begun as it is now.
+    """
+    folder, begun = run.folder, beginning_of(run) if run.goes_on else b""
     folder.mkdir(parents=True, exist_ok=True)
-    marker = (folder / MARKER).open("ab")
+    marker = (folder / MARKER).open("a+b")
     deadline = time.monotonic() + PATIENCE  # processes of a run that was killed just now may still be ending
     while True:
         try:
@@ -187,11 +203,18 @@ def take_folder(folder: Path) -> IO[bytes]:
                 marker.close()
                 raise InputError(f"{folder}: another process is at work there; wait for it, or end it") from None
             time.sleep(POLL)
+    marker.seek(0)
+    if run.goes_on and marker.read() == begun:
+        (folder / RECORD).unlink(missing_ok=True)
+        return marker
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         elif path.name != MARKER:
             path.unlink()
+    marker.truncate(0)
+    marker.write(begun)
+    marker.flush()
     return marker
 
 
@@ -200,7 +223,7 @@ class Started:
 
     def __init__(self, run: Run, threads: int) -> None:
         self.run, self.threads, self.step, self.peak = run, threads, 0, 0
-        self.began, self.marker = time.monotonic(), take_folder(run.folder)
+        self.began, self.marker = time.monotonic(), take_folder(run)
         self.log = (run.folder / LOG).open("ab")
         self.process = self.start_step()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import signal
 import threading
 import time
@@ -17,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from ignite.engine import Engine, Events
 from monai.engines import Evaluator, Trainer
@@ -28,6 +26,7 @@ from bundle.files import whole_file
 from bundle.inference.records import ModelRecord
 from bundle.inference.weights import check_finite, write_model_json, write_weights
 from bundle.training.events import PannEvents
+from bundle.training.random_states import random_states, restore_random_states
 from bundle.training.run_folder import TrainingRun
 
 __all__ = ["BestMetric", "BestWeightsSaver", "StageSaver"]
@@ -43,29 +42,6 @@ class Stateful(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: dict[str, Any]) -> Any: ...
-
-
-# --- Random states ---------------------------------------------------------------------------------------------------
-def random_states() -> dict[str, Any]:
-    """All random states of this process, as a checkpoint can hold them."""
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-    version, numbers, gauss = random.getstate()
-    return {
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "numpy": [str(name), torch.from_numpy(np.asarray(keys).copy()), int(position), int(has_gauss), float(cached)],
-        "python": [version, list(numbers), gauss],
-    }
-
-
-def restore_random_states(states: Mapping[str, Any]) -> None:
-    torch.set_rng_state(states["torch"])
-    if torch.cuda.is_available() and len(states["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(states["cuda"])
-    name, keys, position, has_gauss, cached = states["numpy"]
-    np.random.set_state((name, keys.numpy(), position, has_gauss, cached))
-    version, numbers, gauss = states["python"]
-    random.setstate((version, tuple(numbers), gauss))
 
 
 # --- A stage ---------------------------------------------------------------------------------------------------------

@@ -8,12 +8,10 @@ states are afterwards what they were.
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from monai.engines import SupervisedTrainer
 from torch import Tensor, nn
@@ -22,10 +20,11 @@ from bundle.configs import RunningConfig, reason_of
 from bundle.errors import InputError, find_input_error
 from bundle.training.batches import MixedBatches
 from bundle.training.losses import Objective
+from bundle.training.random_states import random_states, restore_random_states
 
 __all__ = ["left_as_found", "rehearse", "try_mini_batch", "try_window"]
 
-STAGES = {"warmup": "stage 1", "train": "stage 2"}
+TITLES = {"warmup": "stage 1", "train": "stage 2"}
 
 
 def rehearse() -> None:
@@ -44,7 +43,7 @@ def rehearse() -> None:
             config.build("validate::evaluator")
         channels = config.build("out_channels")
         for stage in stages_to_run(config):
-            try_mini_batch(trainers[stage], STAGES[stage], channels)
+            try_mini_batch(trainers[stage], TITLES[stage], channels)
         size, inside = window_size(config, trainers["train"]), config.build("intensity")[1]
         try_window(config.build("validate::inferer"), trainers["train"].network, size, inside, channels)
 
@@ -184,7 +183,7 @@ def sentences(what: str, values: str) -> Iterator[None]:
 def left_as_found(*parts: Any) -> Iterator[None]:
     """Random states, and the buffers, gradients and modes of those parts that are modules, stay what they were."""
     whole = nn.ModuleList(part for part in parts if isinstance(part, nn.Module))
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state(), torch.cuda.get_rng_state_all()
+    states = random_states()
     buffers = {name: value.detach().clone() for name, value in whole.named_buffers()}
     gradients = [(parameter, parameter.grad) for parameter in whole.parameters()]
     modes = [(module, module.training) for module in whole.modules()]
@@ -198,7 +197,4 @@ def left_as_found(*parts: Any) -> Iterator[None]:
             parameter.grad = gradient
         for module, training in modes:
             module.training = training
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])
-        torch.cuda.set_rng_state_all(states[3])
+        restore_random_states(states)

@@ -127,7 +127,9 @@ class ComparisonRuns:
     ) -> Run:
         """A run that is made anew when one of its values, or the text of one of its configs, has changed."""
         texts = {os.path.relpath(path, ROOT): path.read_text() for path in sorted(configs)}
-        return Run(name, folder, steps, {"values": values, "configs": texts, "phantoms": self.plan.phantoms}, needs)
+        return Run(
+            name, folder, steps, {"values": values, "configs": texts, "phantoms": self.plan.phantoms}, needs, True
+        )
 
     def cells(self) -> list[tuple[str, str, str, Values]]:
         """Network, selection, method and replicate of every run of stage 2; a replicate is finished before the next."""

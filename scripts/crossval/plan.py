@@ -94,7 +94,7 @@ class CrossValidation:
     def training(self, fold: int | None) -> Run:
         command = bundle_command("training", [TRAIN, *self.overlays], **self.training_values, **self.common(fold))
         name = "training on all cases" if fold is None else f"training of fold {fold}"
-        return Run(name, self.folder(fold), (command,), {**self.settings, "fold": fold})
+        return Run(name, self.folder(fold), (command,), {**self.settings, "fold": fold}, goes_on=True)
 
     def scoring(self, fold: int) -> Run:
         folder = self.scores(fold)

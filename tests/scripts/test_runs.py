@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,29 @@ def test_finished_runs_are_kept_and_others_start_again(make_run: Callable[..., R
     assert events(journal, "start") == ["start a", "start b", "start c", "start b", "start c"]
     assert not (runs[1].folder / "half").exists()
     assert json.loads((runs[2].folder / "run.json").read_text())["settings"] == {"seed": 2}
+
+
+def test_a_run_that_goes_on_finds_what_an_interruption_left_unless_something_has_changed(
+    make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(run: Run) -> Path:
+        run_all_within([run], cores=1)
+        (run.folder / "run.json").unlink()
+        (run.folder / "models").mkdir(exist_ok=True)
+        left = run.folder / "models" / "checkpoint.pt"
+        left.touch()
+        return left
+
+    run = replace(make_run("a", seed=1), goes_on=True)
+    left = interrupted(run)
+    run_all_within([run], cores=1)
+    assert left.exists()
+    run_all_within([replace(run, settings={"seed": 2})], cores=1)
+    assert not left.exists()
+    left = interrupted(run)
+    monkeypatch.setattr("bundle.configs.running.code_key", lambda: "another program")
+    run_all_within([run], cores=1)  # which would refuse to go on
+    assert not left.exists()
 
 
 def test_a_run_starts_again_when_what_it_needs_is_made_otherwise(make_run: Callable[..., Run], journal: Path) -> None:
