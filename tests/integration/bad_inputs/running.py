@@ -182,7 +182,9 @@ class Workplace:
         variables = {**bad.variables, "TMPDIR": str(self.temporary(folder))}
         ended = self.forker.run(folder, bad.words, variables, bad.without, bad.largest_file)
         after = files_below(folder) | files_below(self.temporary(folder), "TMPDIR/")
-        left = [] if bad.beside else sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
+        changed = sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
+        # what a killed command had begun to write may go
+        left = [] if bad.beside else [path for path in changed if path in after or ".unfinished" not in path]
         stdout, stderr = (self.neutral(Path(f"{folder}.{stream}"), folder) for stream in ("stdout", "stderr"))
         return Answer(ended["code"], stdout, stderr, left)
 
