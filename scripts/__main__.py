@@ -37,6 +37,7 @@ COMMANDS = {  # where each command lives
     "reference": ("scripts.reference", "reference"),
     "run": ("scripts.run", "run"),
     "segment": ("scripts.segment", "segment"),
+    "serve": ("scripts.serve", "serve"),
 }
 GROUPS = {  # what is shown without a command, in the order in which commands are needed
     "First look": {
@@ -59,6 +60,7 @@ GROUPS = {  # what is shown without a command, in the order in which commands ar
     },
     "Use": {
         "segment": "segment CT scans with a trained model",
+        "serve": "let annotators use a model in MONAI Label, and let it learn from what they save",
     },
     "Development": {
         "reference": "write the reference pages of the documentation from the code",

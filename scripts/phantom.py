@@ -23,8 +23,9 @@ def phantom(
     drop_labels: int = 0,
     fraction: float = 0.2,
     workers: int | None = None,
+    validation: int = 0,
 ) -> None:
-    """Write one full, three partial (spleen, pancreas, liver) and one test cohort of synthetic abdominal CTs.
+    """Write one full, three partial (spleen, pancreas, liver), a test and a validation cohort of synthetic CTs.
 
     The complete labels of the partial cohorts go to truth/, which no dataset.json mentions: training never sees them.
 
@@ -40,8 +41,10 @@ def phantom(
         drop_labels: organs whose labels are forgotten in some fully labelled cases (the paper's PaNN*: 8).
         fraction: share of those cases.
         workers: processes; default one per core.
+        validation: cases of the validation cohort.
     """
-    check_phantoms(full, partial, test, grid, seed=seed, folds=folds, drop_labels=drop_labels, workers=workers)
+    others = {"seed": seed, "folds": folds, "drop_labels": drop_labels, "workers": workers}
+    check_phantoms(full, partial, test, grid, validation=validation, **others)
     for name, value, high in (("difficulty", difficulty, 100), ("fraction", fraction, 1)):
         if not 0 <= value <= high:
             raise InputError(f"--{name}: expected a number from 0 to {high}, found {value}")
@@ -59,6 +62,7 @@ def phantom(
         drop_labels=drop_labels,
         fraction=fraction,
         workers=workers,
+        validation=validation,
     )
     print(made)
 
@@ -79,7 +83,7 @@ def check_phantoms(full: int, partial: int, test: int, grid: tuple[int, int, int
     for name, value in {"full": full, "partial": partial, "test": test, **others}.items():
         if value is not None and value < 0:
             raise InputError(f"--{name}: expected a whole number from 0 on, found {value}")
-    if not full and not partial and not test:
+    if not any((full, partial, test, others.get("validation"))):
         raise InputError("--full, --partial, --test: expected a case at least, found 0 of each")
     if grid is not None and not all(SMALLEST <= n <= LARGEST for n in grid):
         raise InputError(f"--grid: expected 3 numbers of voxels, each from {SMALLEST} to {LARGEST}, found {grid}")

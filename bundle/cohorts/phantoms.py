@@ -69,6 +69,7 @@ PROTOCOLS: dict[str, ScanProtocol] = {
     "pancreas": ScanProtocol(("pancreas",), (0.2, 0.6), (10, 18), (1.5, 2.5), (360, 400), (-115, 100), 1.0, "LPS"),
     "liver": ScanProtocol(("liver",), (0.4, 1.0), (15, 25), (2.5, 4.0), (370, 420), (-60, 120), 1.2, "LAS"),
     "test": ScanProtocol(ALL_ORGANS, (0.4, 1.0), (10, 25), (1.5, 3.5), (360, 400), (-120, 120), 1.0, "RAS"),
+    "validation": ScanProtocol(ALL_ORGANS, (0.4, 1.0), (10, 25), (1.5, 3.5), (360, 400), (-120, 120), 1.0, "RAS"),
 }
 
 GRID = (96, 96, 40)  # voxels of a scan with the full height; other heights keep the slice distance
@@ -149,7 +150,7 @@ class PhantomCase:
     @property
     def part(self) -> str:
         """What the Decathlon's folders `images…` and `labels…` end with."""
-        return "Ts" if self.cohort == "test" else "Tr"
+        return {"test": "Ts", "validation": "Va"}.get(self.cohort, "Tr")
 
 
 def in_orientation(
@@ -205,7 +206,7 @@ def write_cohort(output: Path, cohort: str, entries: Sequence[Entry], seed: int,
         "protocol": asdict(protocol),
     }
     labels = {0: "background", **dict(enumerate(protocol.annotated, start=1))}
-    section = "test" if cohort == "test" else "training"
+    section = cohort if cohort in ("test", "validation") else "training"
     write_datalist(output / cohort / "dataset.json", about, labels, {section: entries})
 
 
@@ -221,8 +222,9 @@ def make_phantoms(
     drop_labels: int = 0,
     fraction: float = 0.2,
     workers: int | None = None,
+    validation: int = 0,
 ) -> Path:
-    """Write one full, three partial (spleen, pancreas, liver) and one test cohort of synthetic abdominal CTs.
+    """Write one full, three partial (spleen, pancreas, liver), a test and a validation cohort of synthetic CTs.
 
     The complete labels of the partial cohorts go to ``truth/``, which no dataset.json mentions: training never sees
     them.
@@ -239,6 +241,7 @@ def make_phantoms(
         drop_labels: organs whose labels are forgotten in some fully labelled cases (the paper's PaNN*: 8).
         fraction: share of those cases.
         workers: processes; default one per core.
+        validation: cases of the validation cohort.
     """
     if isinstance(grid, str) or len(grid) != 3 or not all(isinstance(n, int) and n >= 8 for n in grid):
         raise InputError(f"grid: expected three numbers of at least 8 such as 96,96,40, found {grid}")
@@ -247,6 +250,7 @@ def make_phantoms(
     if drop_labels >= len(ALL_ORGANS):
         raise InputError(f"drop_labels: expected fewer than the {len(ALL_ORGANS)} organs, found {drop_labels}")
     counts = {"full": full, "spleen": partial, "pancreas": partial, "liver": partial, "test": test}
+    counts["validation"] = validation
     cohorts = {name: [PhantomCase(name, number) for number in range(count)] for name, count in counts.items() if count}
     write = functools.partial(write_case, output=Path(output), seed=seed, grid=tuple(grid), difficulty=difficulty)
     for _ in run_all(write, [case for cases in cohorts.values() for case in cases], "phantoms", workers):

@@ -1,0 +1,215 @@
+# Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
+"""What an annotator said by saving a label map: which organs are annotated in it, and what its values mean.
+
+Slicer makes an empty segment for every organ and sends the names of all of them, numbered by position. So a name alone
+says nothing, and neither does a number: annotated are the organs whose *name* belongs to a value that is *in the map*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.cohorts.datalists import Entry, write_datalist
+from bundle.cohorts.labels import check_spelling, declared_organs, map_values
+from bundle.errors import InputError
+from bundle.files import make_folder
+from bundle.organs import BACKGROUND, IGNORED, UNKNOWN, Vocabulary, normalize
+from bundle.scans.grids import check_grid
+from bundle.scans.reading import read_label_map, read_scan
+from bundle.scans.writing import write_nifti
+from bundle.untrusted import is_whole, shown
+
+__all__ = ["COHORT", "Annotation", "is_complete", "names_of", "read_annotation", "write_saved_cohort"]
+
+COHORT = "saved"  # the name of the cohort of saved cases
+COMPLETE = "complete"  # a parameter of a save, or the name of an empty segment: what is not drawn is not there
+SCRIBBLES = {"foreground scribbles", "background scribbles"}  # Slicer's own; never organs
+OTHER, LEFT_OUT = 101, 102  # values in the cohort: a structure that is no organ of the model's; what nobody can say
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """A saved label map and what it says.
+
+    Args:
+        case: the image's id in the datastore.
+        image: its file, or the folder of a DICOM series.
+        label: the label map.
+        names: {value in the map: name}, of the values that are there.
+        meanings: {value in the map: channel of the model's vocabulary, BACKGROUND, UNKNOWN or IGNORED}.
+        labelled: the label set: organs that are annotated.
+        complete: whether the annotator said that what is not drawn is not there.
+    """
+
+    case: str
+    image: str
+    label: str
+    names: dict[int, str]
+    meanings: dict[int, int]
+    labelled: list[str]
+    complete: bool = False
+
+
+# --- What a save says ------------------------------------------------------------------------------------------------
+def segment_names(label_info: Any, where: str) -> dict[int, str]:
+    """{number: name} of the segments that a client sent.
+
+    >>> segment_names([{"name": "Spleen", "idx": 1}, {"name": "liver", "idx": 2}], "ct1")
+    {1: 'Spleen', 2: 'liver'}
+    """
+    names: dict[int, str] = {}
+    if not isinstance(label_info, Sequence) or isinstance(label_info, str):
+        example = '[{"name": "spleen", "idx": 1}]'
+        raise InputError(f'{where}: expected "label_info" such as {example}, found {shown(label_info)}')
+    for entry in label_info:
+        name, number = (entry.get("name"), entry.get("idx")) if isinstance(entry, Mapping) else (None, None)
+        if not isinstance(name, str) or not name.strip() or not is_whole(number) or number < 0:
+            raise InputError(
+                f'{where}: expected a name and a number "idx" for each segment in "label_info", found {shown(entry)}'
+            )
+        if names.setdefault(number, name) != name:
+            raise InputError(
+                f'{where}: number {number} in "label_info" is {shown(names[number])} and {shown(name)}; give each '
+                "segment a number of its own"
+            )
+    return names
+
+
+def names_of(found: Iterable[int], label_info: Any, where: str) -> dict[int, str]:
+    """{value: name} of the values in a label map.
+
+    Args:
+        found: values in the map.
+        label_info: what the client sent; None where it sent nothing, which makes nothing annotated.
+        where: the image, for sentences.
+
+    Raises:
+        InputError: for a value that nobody named, or a name that is probably a misspelled organ.
+
+    >>> all_names = [{"name": "spleen", "idx": 1}, {"name": "liver", "idx": 2}]  # of a map that shows the liver alone
+    >>> names_of([0, 2], all_names, "ct1")
+    {2: 'liver'}
+    """
+    if label_info is None:
+        return {}
+    known = segment_names(label_info, where)
+    names: dict[int, str] = {}
+    for value in sorted(set(found) - {0}):
+        if value not in known:
+            numbers = ", ".join(f"{number} {name}" for number, name in known.items()) or "none"
+            raise InputError(
+                f'{where}: the label map holds the value {value}, which no segment of "label_info" has (sent were '
+                f"{numbers}); send the name of each segment with its number"
+            )
+        if normalize(known[value]) not in SCRIBBLES:
+            names[value] = known[value]
+    check_spelling({value: [name] for value, name in names.items()}, Path(where))
+    return names
+
+
+def is_complete(info: Mapping[str, Any]) -> bool:
+    """Whether a save says that what is not drawn is not there: `complete`, or an empty segment of that name.
+
+    >>> is_complete({"complete": True}), is_complete({"label_info": [{"name": "complete", "idx": 14}]}), is_complete({})
+    (True, True, False)
+    """
+    said = info.get(COMPLETE, False)
+    if not isinstance(said, bool):
+        raise InputError(f'"{COMPLETE}": expected true or false, found {shown(said)}')
+    entries = info.get("label_info")
+    segments = entries if isinstance(entries, list | tuple) else ()
+    return said or any(isinstance(one, Mapping) and normalize(str(one.get("name", ""))) == COMPLETE for one in segments)
+
+
+def read_annotation(
+    case: str, image: str | Path, label: str | Path, info: Mapping[str, Any], vocabulary: Vocabulary
+) -> Annotation:
+    """What a saved label map says.
+
+    Args:
+        case: the image's id.
+        image: its file.
+        label: the label map, of any format that is read here.
+        info: what the client sent with it: `label_info`, perhaps `complete`.
+        vocabulary: the organs of the model.
+
+    Raises:
+        InputError: when the map cannot be read, lies on another grid than its image, or its values are unclear.
+    """
+    saved = read_label_map(label)
+    check_grid(read_scan(image), saved)
+    names = names_of(values_in(saved.voxels), info.get("label_info"), case)
+    complete = is_complete(info)
+    if any(normalize(name) == COMPLETE for name in names.values()):
+        raise InputError(f'{case}: the segment "{COMPLETE}" is a note, and something is drawn in it; empty it')
+    named = {value: [name] for value, name in names.items()}
+    annotated = declared_organs(named)
+    labelled = vocabulary.names if complete else [name for name in vocabulary.names if name in annotated]
+    meanings = map_values(named, labelled, vocabulary, Path(case))
+    return Annotation(case, str(image), str(label), names, meanings, list(labelled), complete)
+
+
+def values_in(voxels: NDArray[Any]) -> list[int]:
+    """The values of a label map, a slice at a time."""
+    found: set[int] = set()
+    for plane in np.moveaxis(voxels, -1, 0):
+        found.update(int(value) for value in np.unique(np.rint(plane) if plane.dtype.kind == "f" else plane))
+    return sorted(found)
+
+
+# --- As a cohort -----------------------------------------------------------------------------------------------------
+def write_saved_cohort(
+    folder: Path, annotations: Sequence[Annotation], vocabulary: Vocabulary, held_out: Iterable[str] = ()
+) -> Path:
+    """Write the saved cases as a cohort: one numbering for all label maps, and the label set of each case.
+
+    The label maps are copied, since annotators go on saving while a training runs; the images are referred to.
+
+    Args:
+        folder: of the cohort.
+        annotations: those that say something.
+        vocabulary: the organs of the model.
+        held_out: ids of complete cases to validate on: their fold is 0, that of others is 1.
+
+    Returns:
+        The dataset.json.
+    """
+    outside, entries = set(held_out), list[Entry]()
+    for annotation in annotations:
+        path = folder / "labelsTr" / f"{annotation.case}.nii.gz"
+        copy_label_map(annotation, vocabulary, path)
+        entries.append(
+            {
+                "image": str(Path(annotation.image).resolve()),
+                "label": f"labelsTr/{path.name}",
+                "case": annotation.case,
+                "labelled": annotation.labelled,
+                "fold": 0 if annotation.case in outside else 1,
+            }
+        )
+    labels = {0: "background", **{organ.value: organ.name for organ in vocabulary}}
+    labels |= {OTHER: "another structure", LEFT_OUT: "ignore"}
+    about = {"name": COHORT, "description": "saved by annotators in MONAI Label"}
+    write_datalist(folder / "dataset.json", about, labels, {"training": entries})
+    return folder / "dataset.json"
+
+
+def copy_label_map(annotation: Annotation, vocabulary: Vocabulary, path: Path) -> None:
+    """Copy a label map in the cohort's values.
+
+    A part of an organ whose whole was not drawn is unknown: 0 where 0 means that; else it is left out.
+    """
+    saved = read_label_map(annotation.label)
+    own = {channel: organ.value for channel, organ in enumerate(vocabulary, start=1)}
+    own |= {BACKGROUND: OTHER, IGNORED: LEFT_OUT, UNKNOWN: LEFT_OUT if annotation.complete else 0}
+    table = np.zeros(max(*annotation.meanings, int(saved.voxels.max())) + 1, np.uint8)  # scribbles stay 0
+    for value, meaning in annotation.meanings.items():
+        table[value] = own[meaning] if value else 0
+    make_folder(path.parent)
+    write_nifti(path, table[saved.voxels], saved.affine)

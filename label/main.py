@@ -1,0 +1,155 @@
+# Licensed under the Apache License, Version 2.0: see the LICENSE file at the repository's root.
+"""The MONAI Label app. `make serve` starts a server with it; `monailabel start_server --app label` finds it as well."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:  # MONAI Label loads this file by its path
+    sys.path.insert(0, str(ROOT))
+
+from monailabel.config import settings  # noqa: E402
+from monailabel.datastore.local import LocalDatastore  # noqa: E402
+from monailabel.interfaces.app import MONAILabelApp  # noqa: E402
+from monailabel.interfaces.datastore import Datastore  # noqa: E402
+from monailabel.interfaces.exception import ImageNotFoundException, MONAILabelError, MONAILabelException  # noqa: E402
+from monailabel.interfaces.tasks.infer_v2 import InferTask  # noqa: E402
+from monailabel.interfaces.tasks.scoring import ScoringMethod  # noqa: E402
+from monailabel.interfaces.tasks.strategy import Strategy  # noqa: E402
+from monailabel.interfaces.tasks.train import TrainTask  # noqa: E402
+from monailabel.tasks.activelearning.first import First  # noqa: E402
+
+from label.annotations import read_annotation  # noqa: E402
+from label.planning import read_request  # noqa: E402
+from label.predictions import Predictor  # noqa: E402
+from label.state import ServerState  # noqa: E402
+from label.tasks import (  # noqa: E402
+    FINAL,
+    OrganBatch,
+    OrganDice,
+    OrganInfer,
+    OrganPlausibility,
+    OrganTrain,
+    RandomImage,
+    RarestOrgans,
+    UnlikelySizes,
+)
+from scripts.segment.jobs import bundle_version  # noqa: E402
+
+__all__ = ["NAME", "PannApp"]
+
+NAME = "pann"  # of the model, in every request
+STATE = ROOT / "eval" / "label"
+
+
+class SavedLabels(LocalDatastore):
+    """A folder of scans; what annotators save is understood before it is kept, or refused with a sentence."""
+
+    state: ServerState
+
+    def save_label(self, image_id: str, label_filename: str, label_tag: str, label_info: dict[str, Any]) -> str:
+        if label_tag == FINAL and self._datastore.objects.get(image_id):
+            image = self.get_image_uri(image_id)
+            read_annotation(image_id, image, label_filename, label_info or {}, self.state.vocabulary)
+        return str(super().save_label(image_id, label_filename, label_tag, label_info))
+
+
+class PannApp(MONAILabelApp):
+    """One model, served and trained.
+
+    Args:
+        app_dir: where MONAI Label writes its log.
+        studies: a folder of scans, or the URL of a DICOMweb server.
+        conf: `state`, the server's folder; for a first start `model`, `reference`, `overlays`, `prior` (paths, several
+            separated by commas).
+    """
+
+    def __init__(self, app_dir: str, studies: str, conf: Mapping[str, str]) -> None:
+        self.state = ServerState(conf.get("state") or STATE)
+        given = {name: paths for name in ("model", "reference", "overlays", "prior") if (paths := conf.get(name))}
+        if given or not (self.state.folder / "server.json").is_file():
+            reference, overlays = (
+                given[name].split(",") if name in given else () for name in ("reference", "overlays")
+            )
+            self.state.set_up(given.get("model"), reference, overlays, given.get("prior"))
+        self.predictor = Predictor(self.state)
+        super().__init__(
+            app_dir=app_dir,
+            studies=studies,
+            conf=dict(conf),
+            name="PaNN for MONAI",
+            description="Multi-organ CT segmentation that learns from the organs that annotators save",
+            version=bundle_version(),
+            labels=self.state.vocabulary.names,
+        )
+
+    # --- Data --------------------------------------------------------------------------------------------------------
+    def init_datastore(self) -> Datastore:
+        if self.studies.startswith(("http://", "https://")):
+            self.studies = self.studies.rstrip("/").strip()
+            return self.init_remote_datastore()
+        datastore = SavedLabels(
+            self.studies,
+            extensions=settings.MONAI_LABEL_DATASTORE_FILE_EXT,
+            auto_reload=settings.MONAI_LABEL_DATASTORE_AUTO_RELOAD,
+            read_only=settings.MONAI_LABEL_DATASTORE_READ_ONLY,
+        )
+        datastore.state = self.state
+        return datastore
+
+    def on_save_label(self, image_id: str, label_id: str) -> dict[str, Any]:
+        """What was understood goes back to the client."""
+        datastore = self.datastore()
+        label, info = datastore.get_label_uri(label_id, FINAL), datastore.get_label_info(label_id, FINAL)
+        if not label:
+            return {}
+        said = read_annotation(image_id, datastore.get_image_uri(image_id), label, info, self.state.vocabulary)
+        note = "" if said.labelled else "no organ is named and drawn in it, so nothing will be learned from it"
+        return {"label_set": said.labelled, "complete": said.complete, "note": note}
+
+    # --- Tasks -------------------------------------------------------------------------------------------------------
+    def init_infers(self) -> dict[str, InferTask]:
+        return {NAME: OrganInfer(self.state, self.predictor)}
+
+    def init_trainers(self) -> dict[str, TrainTask]:
+        return {NAME: OrganTrain(self.state, lambda: self._server_mode)}
+
+    def init_strategies(self) -> dict[str, Strategy]:
+        return {
+            "first": First(),
+            "random": RandomImage(),
+            "unlikely_sizes": UnlikelySizes(self.predictor),
+            "rarest_organs": RarestOrgans(self.state, self.predictor),
+        }
+
+    def init_scoring_methods(self) -> dict[str, ScoringMethod]:
+        return {"dice": OrganDice(self.state), "plausibility": OrganPlausibility(self.state)}
+
+    def init_batch_infer(self) -> Callable[..., Any]:
+        return OrganBatch(self.state)
+
+    # --- Requests ----------------------------------------------------------------------------------------------------
+    def infer(self, request: Mapping[str, Any], datastore: Datastore | None = None) -> dict[str, Any]:
+        """An image is one of the datastore, or was sent with the request; no other file of this machine is read."""
+        image = str(request.get("image") or "")
+        sent = os.path.isabs(image) and Path(image).parent == Path(tempfile.gettempdir()) and os.path.isfile(image)
+        if not sent and image not in (datastore or self.datastore()).list_images():
+            raise ImageNotFoundException(f"There is no image {image!r}; GET /datastore/?output=all lists them")
+        return dict(super().infer(request, datastore))
+
+    def check_training(self, model: str, request: Mapping[str, Any]) -> None:
+        """Refuse a training that cannot run, before it is queued."""
+        if model not in self._trainers:
+            raise MONAILabelException(
+                MONAILabelError.INVALID_INPUT, f"There is no model {model!r} to train; there is {NAME!r}"
+            )
+        read_request(request)
+
+    def bundle_path(self, model: str) -> None:
+        """Nothing: this app is no bundle that MONAI Label would put on a path."""
