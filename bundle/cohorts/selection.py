@@ -294,4 +294,3 @@ def fold_cases(
     """The fully labelled cases of the fold, alone."""
     full = full_cases(load_cases(dataset_dir, cohorts, vocabulary), vocabulary)
     return [case for case, out in zip(full, held_out(full, fold), strict=True) if out]
-

@@ -99,7 +99,9 @@ def test_no_case_at_all_is_an_error_with_and_without_weights(write_cohort: Write
 def test_the_largest_vocabulary_of_unlabelled_cases_is_empty(write_cohort: Write) -> None:
     folder = write_cohort("none", {"0": "background", "1": "spleen"}, [None]).parent.parent
     assert largest_vocabulary(load_cases(folder)) == largest_vocabulary([]) == []
-    with pytest.raises(InputError, match=r"none: nothing.*add a fully labelled cohort, or give weights.*--warmup_checkpoint\)$"):
+    with pytest.raises(
+        InputError, match=r"none: nothing.*add a fully labelled cohort, or give weights.*--warmup_checkpoint\)$"
+    ):
         training_cases(folder)
 
 
