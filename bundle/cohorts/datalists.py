@@ -46,7 +46,7 @@ class Case(TypedDict):
         cohort: name of its cohort, which is that of the folder.
         labelled: its label set: the organs that were annotated in it.
         values: {value in the label map: channel, UNKNOWN or IGNORED}; `LabelValues.of` reads it. Without them the label
-            map has the vocabulary's own values.
+            map has the vocabulary's own values (cases that another program gives).
         fold: its fold, or None.
         patient: cases of one patient are in one fold.
         section: one of `SECTIONS`.
@@ -313,7 +313,7 @@ def write_datalist(
         path: the dataset.json.
         about: the dataset's name and what else there is to say about it.
         labels: what each value of the label maps means.
-        entries: the cases of `training` and `test`.
+        entries: the cases of `training` and `test`, and of `validation` if there are any.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -332,4 +332,6 @@ def write_datalist(
         "training": list(entries.get("training", ())),
         "test": list(entries.get("test", ())),
     }
+    if entries.get("validation"):
+        datalist["validation"] = list(entries["validation"])
     write_json(path, datalist)

@@ -224,6 +224,12 @@ def declared_organs(names: Mapping[int, Sequence[str]]) -> list[str]:
     return [organ.name for organ in ORGANS if organ.name in found]
 
 
+def own_values(labelled: Sequence[str], vocabulary: Vocabulary) -> dict[int, int]:
+    """`map_values` for a label map with the vocabulary's own values."""
+    names = {channel: [name] for channel, name in enumerate(vocabulary.names, start=1)}
+    return {**map_values(names, labelled, vocabulary, Path()), IGNORED: IGNORED, UNKNOWN: UNKNOWN}
+
+
 # --- What the values of one label map mean ---------------------------------------------------------------------------
 @dataclass(frozen=True)
 class LabelValues:
@@ -254,15 +260,17 @@ class LabelValues:
         """The values of a case's label map.
 
         Args:
-            case: with `values`; JSON may have made its keys text. Without them (MONAI Label's items) the label map has
-                the values of the vocabulary's channels.
+            case: with `values`; JSON may have made its keys text. Without them the label map has the values of the
+                vocabulary's channels, of which those of the label set count; without a label set either, all do.
             file: the label map, where `label` of the case is no longer its path.
             vocabulary: the organs of the run, for a case without `values`.
+
+        >>> LabelValues.of({"labelled": ["liver"]}, vocabulary=Vocabulary("liver,spleen")).meanings
+        {0: 255, 1: 1, 2: 255, 254: 254, 255: 255}
         """
         label = case.get("label", cls.file) if file is None else file
         if case.get("values") is None:
-            own = (*range(vocabulary.out_channels), IGNORED, UNKNOWN)
-            return cls({value: value for value in own}, str(label))
+            return cls(own_values(case.get("labelled", vocabulary.names), vocabulary), str(label))
         meanings = {int(value): int(meaning) for value, meaning in case["values"].items()}
         return cls(meanings, str(label), str(case.get("cohort", "")))
 

@@ -12,12 +12,14 @@ from typing import Any
 from bundle.cohorts.datalists import Case, load_cases
 from bundle.errors import InputError
 from bundle.organs import WHOLE_VOCABULARY, Vocabulary
-from bundle.untrusted import alike_on_disk
+from bundle.untrusted import alike_on_disk, shown
 
 __all__ = [
     "SUPERVISIONS",
+    "check_label_sets",
     "deal_folds",
     "evaluation_cases",
+    "fold_cases",
     "full_cases",
     "is_full",
     "largest_vocabulary",
@@ -34,8 +36,33 @@ SUPERVISIONS = ("full", "semi", "partial", "marginal", "ignore", "pann")
 
 
 def is_full(case: Mapping[str, Any], vocabulary: Vocabulary = WHOLE_VOCABULARY) -> bool:
-    """Whether every organ of the vocabulary is annotated. Items without a label set (MONAI Label's) are full."""
-    return set(case.get("labelled", vocabulary.names)) == set(vocabulary.names)
+    """Whether every organ of the vocabulary is annotated."""
+    return set(case["labelled"]) == set(vocabulary.names)
+
+
+def check_label_sets(cases: Iterable[Mapping[str, Any]]) -> None:
+    """Refuse to train on cases of which nobody says what was annotated.
+
+    Args:
+        cases: those of the config that runs; a caller may have put its own in their place.
+
+    Raises:
+        InputError: naming the first image without a label set.
+
+    >>> check_label_sets([{"image": "ct.nii.gz", "label": "l.nii.gz", "labelled": ["liver"]}])
+    >>> check_label_sets([{"image": "ct.nii.gz", "label": "l.nii.gz"}])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    bundle.errors.InputError: train::dataset::data: ct.nii.gz has no "labelled": the caller handed on images and ...
+    """
+    for case in cases:
+        if not isinstance(case, Mapping) or not isinstance(case.get("labelled"), list | tuple):
+            image = case.get("image", "a case") if isinstance(case, Mapping) else shown(case)
+            raise InputError(
+                f'train::dataset::data: {image} has no "labelled": the caller handed on images and label maps without '
+                "saying which organs were annotated, as MONAI Label's stock app does, and organs that nobody drew "
+                "would be learned as background; serve the bundle with `make serve` (the app in label/), or give each "
+                'case "labelled", a list of organs'
+            )
 
 
 def full_cases(cases: Iterable[Case], vocabulary: Vocabulary = WHOLE_VOCABULARY) -> list[Case]:
@@ -112,14 +139,23 @@ def training_cases(
     vocabulary: Vocabulary = WHOLE_VOCABULARY,
     supervision: str = "pann",
     fold: int | None = None,
+    warmup_checkpoint: str | None = None,
 ) -> list[Case]:
     """The cases a supervision trains on: fully labelled ones outside the fold, and partially labelled ones.
 
     `full` drops the partially labelled cases, `semi` keeps them but forgets their labels. No image is opened here:
     `bundle.checks` does that.
 
+    Args:
+        dataset_dir: a folder with one folder per cohort.
+        cohorts: names; None takes all of them.
+        vocabulary: the organs.
+        supervision: one of `SUPERVISIONS`.
+        fold: what is held out; None holds nothing out.
+        warmup_checkpoint: weights that replace stage 1. With them no case need be fully labelled.
+
     Raises:
-        InputError: when a case cannot be used, or none is fully labelled.
+        InputError: when a case cannot be used, or when none is fully labelled and one has to be.
 
     >>> from tempfile import TemporaryDirectory
     >>> from bundle.cohorts.datalists import write_datalist
@@ -137,27 +173,38 @@ def training_cases(
         raise InputError(f'supervision: expected one of {", ".join(SUPERVISIONS)}, found "{supervision}"')
     cases = load_cases(dataset_dir, cohorts, vocabulary)
     full, partial = full_cases(cases, vocabulary), partial_cases(cases, vocabulary)
-    if not full:
-        sets = sorted({f"{case['cohort']}: {', '.join(case['labelled']) or 'nothing'}" for case in cases})
-        names = largest_vocabulary(cases)
-        shorter = f', or take the largest vocabulary that one case has: --organs "{names}"' if names else ""
-        raise InputError(
-            f"{dataset_dir}: no case has all organs of the vocabulary annotated, and stage 1 needs at least one "
-            f"(annotated are {'; '.join(sets)}); add a fully labelled cohort{shorter}"
-        )
+    if not full and (warmup_checkpoint is None or supervision == "full"):
+        raise InputError(no_full_case(dataset_dir, cases, supervision))
     out = held_out(full, fold)
     kept = [case for case, held in zip(full, out, strict=True) if not held]
-    if not kept:
+    if full and not kept:
         raise InputError(f"{dataset_dir}: fold {fold} holds out every fully labelled case; choose another fold")
     tested = {patient_of(case) for case, held in zip(full, out, strict=True) if held}
-    # other scans of the held-out patients, less annotated, are left out too
+    validation = load_cases(dataset_dir, cohorts, vocabulary, "validation")
+    tested |= {patient_of(case) for case in full_cases(validation, vocabulary)}
+    # other scans of the held-out patients, less annotated, are left out too; full ones in two places the check refuses
     partial = [case for case in partial if patient_of(case) not in tested]
+    if not kept and not partial:
+        raise InputError(f'{dataset_dir}: no case to train on; list cases under "training" of a dataset.json')
     log_label_sets(cases)
     if supervision == "full":
         return kept
     if not partial:
         logger.warning("supervision %s: no case is partially labelled, so stage 2 trains as `full` does", supervision)
     return kept + ([unannotated(case) for case in partial] if supervision == "semi" else partial)
+
+
+def no_full_case(dataset_dir: str | Path, cases: Sequence[Case], supervision: str) -> str:
+    """The sentence for cohorts without a fully labelled case."""
+    sets = sorted({f"{case['cohort']}: {', '.join(case['labelled']) or 'nothing'}" for case in cases})
+    names = largest_vocabulary(cases)
+    shorter = f', or take the largest vocabulary that one case has: --organs "{names}"' if names else ""
+    who = "supervision full" if supervision == "full" else "stage 1"
+    instead = "" if supervision == "full" else ", or give weights that replace stage 1 (--warmup_checkpoint)"
+    return (
+        f"{dataset_dir}: no case has all organs of the vocabulary annotated, and {who} needs at least one "
+        f"(annotated are {'; '.join(sets)}); add a fully labelled cohort{instead}{shorter}"
+    )
 
 
 def log_label_sets(cases: Sequence[Case]) -> None:
@@ -180,7 +227,7 @@ def evaluation_cases(
 ) -> list[Case]:
     """The labelled cases of a section.
 
-    The section `fold` stands for the cases that training with this ``fold`` has held out.
+    The section `fold` stands for the cases that training with this ``fold`` has held out: see `validation_cases`.
 
     Raises:
         InputError: when there is none, or when two of them would be saved under one name.
@@ -216,15 +263,34 @@ def validation_cases(
     vocabulary: Vocabulary = WHOLE_VOCABULARY,
     fold: int | None = None,
 ) -> list[Case]:
-    """The fully labelled cases of the fold.
+    """The fully labelled cases of the fold, and those of the section `validation`.
 
     >>> from tempfile import TemporaryDirectory
     >>> from bundle.cohorts.datalists import write_datalist
     >>> entries = [{"image": f"{n}.nii.gz", "label": f"l{n}.nii.gz", "fold": n % 2} for n in range(4)]
+    >>> sections = {"training": entries, "validation": [{"image": "v.nii.gz", "label": "lv.nii.gz"}]}
     >>> with TemporaryDirectory() as folder:
-    ...     write_datalist(Path(folder, "dataset.json"), {}, {1: "liver"}, {"training": entries})
+    ...     write_datalist(Path(folder, "dataset.json"), {}, {1: "liver"}, sections)
     ...     [case["case"] for case in validation_cases(folder, None, Vocabulary("liver"), fold=1)]
-    ['1', '3']
+    ['1', '3', 'v']
     """
+    section = load_cases(dataset_dir, cohorts, vocabulary, "validation")
+    left = partial_cases(section, vocabulary)
+    if left:
+        logger.info(
+            "section validation: %d of %d cases are left out, since not all organs are annotated in them",
+            len(left),
+            len(section),
+        )
+    return fold_cases(dataset_dir, cohorts, vocabulary, fold) + full_cases(section, vocabulary)
+
+
+def fold_cases(
+    dataset_dir: str | Path,
+    cohorts: str | Sequence[str] | None = None,
+    vocabulary: Vocabulary = WHOLE_VOCABULARY,
+    fold: int | None = None,
+) -> list[Case]:
+    """The fully labelled cases of the fold, alone."""
     full = full_cases(load_cases(dataset_dir, cohorts, vocabulary), vocabulary)
     return [case for case, out in zip(full, held_out(full, fold), strict=True) if out]

@@ -260,6 +260,7 @@ VALUES: tuple[Value, ...] = (
     whole("batch_partial", "Partially labelled samples of a mini-batch.", 0, BATCH),
     number("partial_weight", "λ1, the weight of the loss on partially labelled samples.", 0, WEIGHT),
     number("prior_weight", "λ2, the weight of the prior term; only pann has a prior.", 0, WEIGHT),
+    optional(text("prior_file", "prior.json of an earlier training; null measures q on the fully labelled cases.")),
     choice("duals", "How the duals of the prior term are optimized.", ("natural", "gradient", "biased")),
     number("dual_rate", "Ascent rate of the duals `gradient`.", 0, WEIGHT),
     number("dual_memory", "Memory of the duals `natural`, in partially labelled samples.", 0, ITERATIONS, above=True),

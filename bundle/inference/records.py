@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, Protocol
 
+from bundle.checks.sizes import Sizes, sizes_problem
 from bundle.configs.running import VERSIONS, RunningConfig, installed
 from bundle.configs.values import VALUES
 from bundle.errors import InputError
@@ -34,11 +35,18 @@ IDENTITY = (
     "intensity",
     "context",
 )  # patch_size, scales: free to choose
-FREE = ("versions", "training")  # told to people; nothing depends on them
+FREE = ("versions", "training", "prior")  # told to people; no network depends on them
+APART = (*FREE, "sizes")  # not for configs/inference.yaml
 TABLE = {value.name: value for value in VALUES}
 # What no model needs: a description of this size would only exhaust the memory.
 SMALLEST = {"pixdim": 0.05, "scales": 0.05}
 LARGEST = {"pixdim": 100, "scales": 10, "patch_size": 4096, "context": 100, "hu_window": 1e5, "intensity": 1e6}
+
+
+class HasPlain(Protocol):
+    """What says what it is as JSON can hold it."""
+
+    def plain(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,8 @@ class ModelRecord:
         scales: sizes of a window that are averaged.
         versions: of the libraries.
         training: how it was trained, in short.
+        sizes: how large organs are in its training cases: see `bundle.checks.sizes`.
+        prior: q, for trainings that go on from these weights: see `bundle.training.prior`; empty where there is none.
     """
 
     organs: list[str]
@@ -68,6 +78,8 @@ class ModelRecord:
     scales: list[float] = field(default_factory=lambda: [1.0])
     versions: dict[str, Any] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)
+    sizes: dict[str, dict[str, float]] = field(default_factory=dict)
+    prior: dict[str, Any] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
         """All of it, as JSON can hold it."""
@@ -75,7 +87,7 @@ class ModelRecord:
 
     def config(self) -> dict[str, Any]:
         """What configs/inference.yaml must know of it, by the ids there."""
-        return {name: value for name, value in self.plain().items() if name not in FREE}
+        return {name: value for name, value in self.plain().items() if name not in APART}
 
 
 KNOWN = tuple(entry.name for entry in fields(ModelRecord))
@@ -92,6 +104,8 @@ def describe_model(
     context: int = 0,
     scales: Sequence[float] = (1.0,),
     network_def: Mapping[str, Any] | None = None,
+    sizes: Sizes | None = None,
+    prior: HasPlain | None = None,
 ) -> ModelRecord:
     """The model of the config that runs.
 
@@ -104,6 +118,8 @@ def describe_model(
         context: likewise.
         scales: likewise.
         network_def: that of the config that runs, if not given: what is instantiated no longer shows it.
+        sizes: see `ModelRecord`.
+        prior: q.
 
     Raises:
         InputError: when it is not plain data, or its network is one that weights cannot name.
@@ -126,6 +142,8 @@ def describe_model(
         "context": context,
         "scales": scales,
         "versions": {name: installed(name) for name in VERSIONS},
+        "sizes": sizes or {},
+        "prior": {} if prior is None else prior.plain(),
     }
     described = read_record(record, "this config")
     outline_network(described.network_def, "this config")  # what is written now can be built later
@@ -155,7 +173,7 @@ def read_record(mapping: Any, source: str) -> ModelRecord:
     >>> read_record({"organs": ["liver"], "organ": "spleen"}, "models/model.json")
     Traceback (most recent call last):
     bundle.errors.InputError: models/model.json: 'organ' is no part of a model's description; expected organs, \
-network_def, pixdim, hu_window, intensity, patch_size, context, scales, versions, training
+network_def, pixdim, hu_window, intensity, patch_size, context, scales, versions, training, sizes, prior
     """
     if not isinstance(mapping, Mapping):
         raise InputError(f"{source}: expected the description of a model, found {shorten(mapping)}")
@@ -182,6 +200,8 @@ def check_value(name: str, value: Any, source: str) -> None:
     if name == "network_def":
         check_definition(value, source)
         return
+    if name == "sizes":
+        return  # it is about the organs: see `check_relations`
     if name in FREE:
         expected, allowed = "names and values", isinstance(value, dict)
     else:
@@ -205,6 +225,9 @@ def read_organs(organs: Any, source: str) -> list[str]:
 
 def check_relations(record: ModelRecord, source: str) -> None:
     """What two entries say does not contradict."""
+    problem = sizes_problem(record.sizes, record.organs)
+    if problem:
+        raise InputError(f"{source}: sizes: expected {problem}")
     for name, (low, high) in {"hu_window": record.hu_window, "intensity": record.intensity}.items():
         if not low < high:
             raise InputError(f"{source}: {name}: expected a smaller and a larger value, found {[low, high]}")

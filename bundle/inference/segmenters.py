@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from torch import nn
 
+from bundle.checks.sizes import Sizes
 from bundle.configs import RunningConfig
 from bundle.errors import InputError
 from bundle.inference.inferers import SlabInferer, ViewInferer
@@ -42,6 +43,7 @@ class Segmenter:
         vocabulary: the organs.
         clean: keep the largest connected part of each organ only.
         files: what it was made from: weights, descriptions, overlays.
+        sizes: how large organs are in the training cases (see `bundle.checks.sizes`); of several models, of the first.
     """
 
     preprocessing: Any
@@ -50,6 +52,7 @@ class Segmenter:
     vocabulary: Vocabulary
     clean: bool = False
     files: tuple[Path, ...] = ()
+    sizes: Sizes = field(default_factory=dict)
 
     def __call__(
         self, source: Source | str | Path, organs: Vocabulary | None = None
@@ -99,12 +102,14 @@ class Model:
         config: configs/inference.yaml as it is for them.
         network: with the weights.
         source: the file that says what the model is; None where overlays do.
+        sizes: see `Segmenter`.
     """
 
     path: Path
     config: ConfigParser
     network: nn.Module
     source: Path | None
+    sizes: Sizes
 
 
 def read_config(config: str | Path, overlays: Sequence[str | Path]) -> tuple[ConfigParser, set[str]]:
@@ -144,7 +149,7 @@ def load_model(path: Path, config: str | Path, overlays: Sequence[str | Path], v
         network = build_network(record.network_def, checkpoint.state, str(source))
     load_state(network, checkpoint)
     network = network.to(parser.get_parsed_content("device")).eval()
-    return Model(path, parser, network, None if record is None else source)
+    return Model(path, parser, network, *((None, {}) if record is None else (source, record.sizes)))
 
 
 def check_described(path: Path, overlays: Sequence[str | Path]) -> None:
@@ -201,6 +206,7 @@ def load_segmenter(
         Vocabulary(models[0].config.get_parsed_content("organs")),
         clean,
         tuple(dict.fromkeys([*paths, *sources, *map(Path, overlays)])),
+        models[0].sizes,
     )
 
 

@@ -108,18 +108,32 @@ def measure_volumes(labels: NDArray[np.uint8], affine: NDArray[np.float64], voca
 
 
 def write_volumes(
-    path: str | Path, image: str | Path, volumes: Volumes, extra: Mapping[str, Any] | None = None
+    path: str | Path,
+    image: str | Path,
+    volumes: Volumes,
+    extra: Mapping[str, Any] | None = None,
+    remarks: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     """Write volumes as JSON: the scan, what ``extra`` adds, the volume of a voxel, and an entry for each organ.
+
+    Args:
+        path: of the file.
+        image: the scan.
+        volumes: of its label map.
+        extra: further entries.
+        remarks: further entries of organs.
 
     >>> import json
     >>> from tempfile import TemporaryDirectory
     >>> volumes = measure_volumes(np.ones((2, 2, 2), np.uint8), np.eye(4), Vocabulary("liver"))
     >>> with TemporaryDirectory() as folder:
-    ...     write_volumes(f"{folder}/volumes.json", "ct.nii.gz", volumes, {"version": "1.0"})
-    ...     record = json.loads(Path(folder, "volumes.json").read_text())
-    >>> record["image"], record["version"], record["organs"]["liver"]["voxels"]
-    ('ct.nii.gz', '1.0', 8)
+    ...     path, remarks = Path(folder, "volumes.json"), {"liver": {"note": "tiny"}}
+    ...     write_volumes(path, "ct.nii.gz", volumes, {"version": "1.0"}, remarks)
+    ...     record = json.loads(path.read_text())
+    >>> record["image"], record["version"], record["organs"]["liver"]["voxels"], record["organs"]["liver"]["note"]
+    ('ct.nii.gz', '1.0', 8, 'tiny')
     """
     record = {"image": str(image), **(extra or {}), **asdict(volumes)}
+    for name, more in (remarks or {}).items():
+        record["organs"][name] |= more
     write_json(path, record)

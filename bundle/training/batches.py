@@ -35,7 +35,8 @@ class MixedBatches(Sampler[list[Draw]]):
     """Endless mini-batches of fully and partially labelled samples, for example 3 : 1, full ones first.
 
     Cohorts of partially labelled cases take turns whatever their sizes. Where there is no partially labelled case the
-    whole batch is fully labelled. Batch ``i`` depends on the seed and on ``i`` alone; set ``start`` to begin there.
+    whole batch is fully labelled, and where there is no fully labelled one it is partially labelled. Batch ``i``
+    depends on the seed and on ``i`` alone; set ``start`` to begin there.
 
     Args:
         dataset: the cases.
@@ -58,8 +59,11 @@ class MixedBatches(Sampler[list[Draw]]):
         scales: float | Sequence[float] = (1.0,),
     ) -> None:
         self.full_cases, self.cohorts = full_indices(dataset), list(partial_indices(dataset).values())
-        self.partial = partial if self.cohorts else 0
-        self.full = full + partial - self.partial
+        self.full, self.partial = full, partial
+        if not self.cohorts:
+            self.full, self.partial = full + partial, 0
+        elif not self.full_cases:
+            self.full, self.partial = 0, full + partial
         self.seed, self.stage, self.start = int(seed), int(stage), int(start)
         scales = [scales] if isinstance(scales, int | float) else list(scales)
         if not scales or not all(isinstance(scale, int | float) and scale > 0 for scale in scales):
@@ -67,6 +71,13 @@ class MixedBatches(Sampler[list[Draw]]):
         self.scales = tuple(float(scale) for scale in scales)
 
     def batch(self, iteration: int) -> list[Draw]:
+        """The draws of a mini-batch.
+
+        Raises:
+            InputError: when there is no case; a stage that other weights replace is built without any.
+        """
+        if not self.full_cases and not self.cohorts:
+            raise InputError(f"stage {self.stage}: there is no case to draw a mini-batch from; add cases")
         indices = [
             endless(self.full_cases, iteration * self.full + slot, (self.seed, self.stage, 0))
             for slot in range(self.full)

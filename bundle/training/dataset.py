@@ -86,9 +86,8 @@ class LabelStore(Protocol):
 
 
 def annotated_channels(case: Case, vocabulary: Vocabulary) -> list[int]:
-    """Channels of the case's label set; all organs for items without one (MONAI Label's)."""
-    names = case.get("labelled", vocabulary.names)
-    return [channel for name in names if (channel := vocabulary.channel(name)) is not None]
+    """Channels of the case's label set."""
+    return [channel for name in case["labelled"] if (channel := vocabulary.channel(name)) is not None]
 
 
 class PatchDataset(PersistentDataset):
@@ -138,7 +137,7 @@ class PatchDataset(PersistentDataset):
         paths = [case[key] for key in ("image", "label") if key in case]
         assert self.cache_dir is not None
         try:
-            key = fingerprint_files(paths, case.get("values"), self.fingerprint, length=32)
+            key = fingerprint_files(paths, case.get("values", case["labelled"]), self.fingerprint, length=32)
         except OSError as error:  # the disk of the scans may go away under a long run
             raise InputError(os_error_sentence(error, action="read")) from error
         return Path(self.cache_dir) / f"{key}.pt"

@@ -13,6 +13,7 @@ from ignite.engine import Engine, Events
 from monai.utils import CommonKeys
 from torch import Tensor
 
+from bundle.cohorts.datalists import Case
 from bundle.errors import InputError
 from bundle.files import append_text, write_text
 from bundle.training.events import PannEvents
@@ -26,17 +27,25 @@ logger = logging.getLogger(__name__)
 HEAD = "run"  # kind of the first line
 
 
+def full_name(case: Case) -> str:
+    """COHORT/CASE; the image, where another program gives no names."""
+    return f"{case['cohort']}/{case['case']}" if "cohort" in case and "case" in case else str(case["image"])
+
+
 class History:
     """The history of a run: one file for both stages, and the sums of the line that is not yet written.
 
-    The first line says whose it is. What another run left there goes when this one begins to write.
+    The first line says whose it is, and what was taken as annotated in each case. What another run left there goes when
+    this one begins to write.
 
     Args:
         run: whose history it is.
+        cases: of stage 2.
     """
 
-    def __init__(self, run: TrainingRun) -> None:
+    def __init__(self, run: TrainingRun, cases: Sequence[Case] = ()) -> None:
         self.run, self.path = run, run.history
+        self.label_sets = {full_name(case): list(case["labelled"]) for case in cases}
         self.stage: str | None = None
         self.sums: dict[str, Tensor] = {}
         self.counts: dict[str, int] = {}
@@ -53,7 +62,7 @@ class History:
         return self.path.read_text().splitlines()[1:] if identity_of(self.path) == self.run.identity else []
 
     def rewrite(self, lines: Sequence[str]) -> None:
-        head = json.dumps({"kind": HEAD, "run": self.run.identity})
+        head = json.dumps({"kind": HEAD, "run": self.run.identity, "label_sets": self.label_sets})
         write_text(self.path, "".join(f"{line}\n" for line in (head, *lines)))
 
     def add(self, name: str, value: Tensor) -> None:

@@ -17,9 +17,10 @@ from bundle.files import write_json
 from bundle.organs import BACKGROUND, Vocabulary, find_organ
 from bundle.training.dataset import PatchDataset, full_indices
 from bundle.training.patches import Patches
-from bundle.untrusted import is_number, read_json, shown
+from bundle.untrusted import is_number, is_whole, read_json, shown
 
 __all__ = [
+    "UNKNOWN_PRIOR",
     "Expectation",
     "MarkedShares",
     "Prior",
@@ -39,6 +40,11 @@ Weights = Sequence[NDArray[np.float64]]
 MarkedShares = Mapping[str, Mapping[int, float]]  # cohort: share of each channel that its annotators marked
 SHARE_FACTOR = 2.0  # proportions that differ by more are doubtful, unless the spread of q explains it
 SUM_TOLERANCE = 1e-6  # of proportions that add up to 1
+UNKNOWN_PRIOR = (
+    "prior: no case has all organs annotated, so organ proportions cannot be estimated; give the prior.json of an "
+    "earlier training (--prior_file), add a fully labelled cohort, or choose a --supervision without a prior"
+)
+MOST_CASES = 1_000_000  # more than there are
 SPREADS = 2.0  # standard deviations of q that explain a difference
 
 
@@ -99,8 +105,9 @@ class Prior:
         return [spread / max(1, len(self.cases)) ** 0.5 for spread in self.spread]
 
     def save(self, path: str | Path, run: str = "") -> None:
-        """Write the prior, and which run it belongs to."""
-        write_json(path, asdict(replace(self, run=run)))
+        """Write the prior, and which run it belongs to; nothing where nothing is expected."""
+        if self.cases:
+            write_json(path, asdict(replace(self, run=run)))
 
     @classmethod
     def load(cls, path: str | Path) -> Prior:
@@ -109,7 +116,38 @@ class Prior:
         Raises:
             InputError: when the file holds anything else.
         """
-        record, names = read_json(path), {field.name for field in fields(cls)}
+        return cls.checked(read_json(path), str(path))
+
+    def plain(self) -> dict[str, Any]:
+        """The prior as weights carry it: how many cases, not which, since names may be those of patients.
+
+        >>> Prior(["background", "liver"], [0.9, 0.1], [0.02, 0.02], ["anna", "ben"], {}).plain()["cases"]
+        2
+        """
+        record = {**asdict(self), "cases": len(self.cases)}
+        del record["run"]
+        return record if self.cases else {}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any], source: str = "weights") -> Prior:
+        """What `plain` gave; the cases have numbers for names.
+
+        Args:
+            record: from the record of weights.
+            source: their file, for the sentence.
+
+        Raises:
+            InputError: when it is anything else, or nothing.
+        """
+        count: Any = record.get("cases")
+        known = is_whole(count) and 0 < count <= MOST_CASES
+        names = [str(number) for number in range(1, count + 1)] if known else []
+        return cls.checked({"run": "", **record, "cases": names}, source)
+
+    @classmethod
+    def checked(cls, record: Any, source: str) -> Prior:
+        """A prior of plain data that anybody may have written."""
+        names = {field.name for field in fields(cls)}
         problem = (
             f"the entries {', '.join(sorted(names))} are not all there, or others are"
             if not isinstance(record, dict) or set(record) != names
@@ -117,8 +155,8 @@ class Prior:
         )
         if problem:
             raise InputError(
-                f"{path}: expected a prior written by training, found something else ({problem}); train again, or run "
-                "`python -m scripts prior`"
+                f"{source}: expected a prior written by training, found something else ({problem}); train again, or "
+                "run `python -m scripts prior`"
             )
         return cls(**record)
 
@@ -314,7 +352,7 @@ def estimate_prior(dataset: PatchDataset) -> Prior:
     """
     indices = full_indices(dataset)
     if not indices:
-        raise InputError("prior: no case has all organs annotated, so organ proportions cannot be estimated")
+        raise InputError(UNKNOWN_PRIOR)
     rows, voxels = [], 0
     for index in tqdm(indices, desc="organ proportions of the full cohort", unit="case", leave=False):
         label = dataset.volume(index)["label"][0].numpy()

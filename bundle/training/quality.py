@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bundle.cohorts.datalists import Case, case_file
 from bundle.errors import InputError
-from bundle.organs import UNKNOWN
+from bundle.organs import UNKNOWN, Vocabulary
 from bundle.training.dataset import PatchDataset, partial_indices
 from bundle.training.label_store import PseudoLabelStore
 
@@ -54,7 +54,7 @@ class PseudoLabelQuality:
         self.cohorts = {} if truth_dir is None else partial_indices(dataset)
         jobs = [index for indices in self.cohorts.values() for index in indices]
         self.place = {index: place for place, index in enumerate(jobs)}
-        cases = [with_truth(dataset.data[index], Path(str(truth_dir))) for index in jobs]
+        cases = [with_truth(dataset.data[index], Path(str(truth_dir)), dataset.vocabulary) for index in jobs]
         self.truth = PatchDataset(cases, dataset.transform, dataset.patches, str(dataset.cache_dir), dataset.vocabulary)
 
     def measure(self, store: PseudoLabelStore) -> Quality | None:
@@ -74,12 +74,12 @@ class PseudoLabelQuality:
         return total
 
 
-def with_truth(case: Case, folder: Path) -> Case:
+def with_truth(case: Case, folder: Path, vocabulary: Vocabulary) -> Case:
     """The case with its complete label map, whose values are the vocabulary's."""
     path = case_file(folder, case, ".nii.gz")
     if not path.is_file():
         raise InputError(f"{path}: no complete label map of this case; give another --truth_dir, or none")
     complete = case.copy()
     complete.pop("values", None)
-    complete["label"] = str(path)
+    complete["label"], complete["labelled"] = str(path), vocabulary.names
     return complete

@@ -115,7 +115,8 @@ class TrainingRun:
         rewrite = overwrite and not self.has_begun(now)
         earlier = None if rewrite else self.earlier_run()
         if earlier is None:
-            self.check_needed(values.get("warmup_checkpoint"))
+            for name in ("warmup_checkpoint", "prior_file"):
+                self.check_needed(name, values.get(name))
             self.record = now
             return
         changes = list(differences(earlier, now))
@@ -251,11 +252,11 @@ class TrainingRun:
             *(self.output_dir / name for name in (HISTORY, PRIOR, CONFIG)),
         ]
 
-    def check_needed(self, weights: str | None) -> None:
-        """Refuse to begin with weights that are among what would be removed first."""
-        if weights is not None and any(path.is_file() and path.samefile(weights) for path in self.own_files()):
+    def check_needed(self, name: str, file: str | None) -> None:
+        """Refuse to begin with a file that is among what would be removed first."""
+        if file is not None and any(path.is_file() and path.samefile(file) for path in self.own_files()):
             raise InputError(
-                f"{weights}: warmup_checkpoint is a file of the run that would be removed here; copy it elsewhere, or "
+                f"{file}: {name} is a file of the run that would be removed here; copy it elsewhere, or "
                 "choose another --bundle_root and --output_dir"
             )
 

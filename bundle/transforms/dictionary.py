@@ -164,7 +164,7 @@ class MapLabelValuesd(MapTransform):
     """Turn a cohort's label values into the vocabulary's, uint8, as `bundle.cohorts.labels.LabelValues` says.
 
     A case without a label map gets one that is unknown everywhere, on the image's grid; a case without `values`
-    (MONAI Label's items) already has the vocabulary's values.
+    (another program's) already has the vocabulary's values.
 
     Args:
         keys: the label.

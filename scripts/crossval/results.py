@@ -22,10 +22,14 @@ def report_folds(plan: CrossValidation, folds: Sequence[int]) -> None:
     """Write and print the scores of all folds together, and how they differ from fold to fold."""
     rows: list[Row] = []
     parts: dict[int, dict[str, Any]] = {}
-    for fold in folds:
-        mine, parts[fold] = read_scores(plan.scores(fold))
-        rows += [{"fold": fold, **row} for row in mine]
     vocabulary, tolerance = plan.vocabulary, float(plan.config["tolerance"])
+    for fold in folds:
+        scored, parts[fold] = read_scores(plan.scores(fold))
+        held = plan.held_out(fold)
+        mine = [row for row in scored if row["case"] in held]
+        if len(mine) < len(scored):  # the section `validation` is scored with every fold, and would count several times
+            parts[fold] = summarize(mine, vocabulary, tolerance)
+        rows += [{"fold": fold, **row} for row in mine]
     summary = summarize(rows, vocabulary, tolerance)
     summary["folds"] = {str(fold): {"cases": part["cases"], "mean": part["mean"]} for fold, part in parts.items()}
     summary["over_folds"] = {metric: mean_and_spread([parts[fold]["mean"][metric] for fold in folds])

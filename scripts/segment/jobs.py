@@ -6,12 +6,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
+from bundle.checks.sizes import Sizes, judge_volumes
 from bundle.errors import InputError, find_input_error
 from bundle.files import fingerprint_files
 from bundle.inference.inferers import SlabInferer, ViewInferer
@@ -21,7 +22,7 @@ from bundle.reports.preview import write_preview
 from bundle.scans.dicom_seg import write_dicom_seg
 from bundle.scans.finding import Source
 from bundle.scans.reading import read_scan
-from bundle.scans.volumes import measure_volumes, write_volumes
+from bundle.scans.volumes import Volumes, measure_volumes, write_volumes
 from bundle.scans.writing import write_color_table, write_label_map
 from bundle.untrusted import read_json
 from scripts.runs import ROOT
@@ -30,6 +31,7 @@ __all__ = ["ScanJob", "SegmentingRun", "check_target", "wanted_organs"]
 
 METADATA = ROOT / "configs" / "metadata.json"
 NIFTI = (".nii.gz", ".nii")
+DOUBTFUL = ("odd", "implausible")  # flags of sizes that a person should look at
 Settings = dict[str, Any]
 
 
@@ -126,7 +128,24 @@ class ScanJob:
             if as_dicom:
                 write_dicom_seg(self.beside(".seg.dcm"), scan, labels, vocabulary, bundle_version())
         volumes = measure_volumes(labels, affine, vocabulary)
-        write_volumes(self.beside(".json"), self.source.path, volumes, {"settings": record})
+        remarks = self.remarks(volumes, segmenter.sizes)
+        write_volumes(self.beside(".json"), self.source.path, volumes, {"settings": record}, remarks)
+
+    def remarks(self, volumes: Volumes, sizes: Sizes) -> dict[str, dict[str, Any]]:
+        """Whether the volumes of the organs that were asked for are plausible, if the model knows sizes."""
+        if not sizes:
+            return {}
+        wanted = self.settings["organs"] or list(volumes.organs)
+        found = {name: asdict(entry) for name, entry in judge_volumes(volumes, sizes).items() if name in wanted}
+        for entry in found.values():
+            del entry["ml"]  # it stands beside
+        return {name: {"plausibility": entry} for name, entry in found.items()}
+
+    def doubts(self) -> list[str]:
+        """A sentence for each organ of a size that the training cases do not lead to expect."""
+        organs = json.loads(self.beside(".json").read_text())["organs"]
+        entries = [organ["plausibility"] for organ in organs.values() if "plausibility" in organ]
+        return [f"{entry['flag']}: {entry['why']}" for entry in entries if entry["flag"] in DOUBTFUL]
 
     def print_volumes(self) -> None:
         organs = json.loads(self.beside(".json").read_text())["organs"]
@@ -168,6 +187,9 @@ class SegmentingRun:
     def report(self, target: Path) -> None:
         if len(self.jobs) == 1 and self.done:
             self.done[0].print_volumes()
+        for job in self.done:
+            for sentence in job.doubts():
+                print(sentence if len(self.jobs) == 1 else f"{job.name}: {sentence}")
         before = f", {len(self.skipped)} finished before" if self.skipped else ""
         print(f"{len(self.done)} of {len(self.jobs)} segmented{before}; results are in {target}")
         for sentence in self.failed.values():

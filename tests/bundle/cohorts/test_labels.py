@@ -189,3 +189,15 @@ def test_no_copy_with_eight_bytes_a_voxel_is_made() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2 * labels.size
+
+
+def test_a_case_of_another_program_has_the_vocabulary_s_values_and_unknown_voxels() -> None:
+    """Where not all organs were annotated, 0 is no background, and what is outside the label set does not count."""
+    labels, organs = np.array([0, 1, 2, 254, 255], np.uint8), Vocabulary("liver,spleen")
+    for labelled, expected in (
+        (["liver", "spleen"], [0, 1, 2, 254, 255]),
+        (["spleen"], [255, 255, 2, 254, 255]),
+        ([], [255, 255, 255, 254, 255]),
+    ):
+        values = LabelValues.of({"labelled": labelled}, "a.nii.gz", organs)
+        assert values.map(labels).tolist() == expected

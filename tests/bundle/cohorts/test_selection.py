@@ -13,8 +13,10 @@ import pytest
 from bundle.checks.cases import check_cases
 from bundle.cohorts.datalists import load_cases
 from bundle.cohorts.selection import (
+    check_label_sets,
     deal_folds,
     evaluation_cases,
+    fold_cases,
     full_cases,
     largest_vocabulary,
     partial_cases,
@@ -78,10 +80,28 @@ def test_no_full_case_is_an_error_that_names_the_largest_vocabulary_that_has_one
     assert len(full_cases(training_cases(folder, vocabulary=shorter), shorter)) == 2
 
 
+def test_weights_that_replace_stage_1_need_no_full_case(write_cohort: Write) -> None:
+    folder = write_cohort("spleen", {"0": "background", "1": "spleen"}, [EMPTY, None]).parent.parent
+    cases = training_cases(folder, fold=0, warmup_checkpoint="warmup.pt")
+    assert [case["labelled"] for case in cases] == [["spleen"], []]
+    assert not validation_cases(folder, fold=0)
+    with pytest.raises(InputError, match=r"supervision full needs at least one .*add a fully labelled cohort, or take"):
+        training_cases(folder, supervision="full", warmup_checkpoint="warmup.pt")
+
+
+def test_no_case_at_all_is_an_error_with_and_without_weights(write_cohort: Write) -> None:
+    folder = write_cohort("none", {"0": "background", "1": "spleen"}, []).parent.parent
+    for checkpoint, sentence in ((None, "no case has all organs"), ("warmup.pt", "no case to train on; list cases")):
+        with pytest.raises(InputError, match=sentence):
+            training_cases(folder, warmup_checkpoint=checkpoint)
+
+
 def test_the_largest_vocabulary_of_unlabelled_cases_is_empty(write_cohort: Write) -> None:
     folder = write_cohort("none", {"0": "background", "1": "spleen"}, [None]).parent.parent
     assert largest_vocabulary(load_cases(folder)) == largest_vocabulary([]) == []
-    with pytest.raises(InputError, match=r"none: nothing.*add a fully labelled cohort$"):
+    with pytest.raises(
+        InputError, match=r"none: nothing.*add a fully labelled cohort, or give weights.*--warmup_checkpoint\)$"
+    ):
         training_cases(folder)
 
 
@@ -120,6 +140,49 @@ def test_no_scan_of_a_held_out_patient_is_trained_on(write_cohort: Write) -> Non
         tested = {case["patient"] for case in validation_cases(folder, fold=fold)}
         assert {"a", "b"} == trained | tested
         assert not trained & tested
+
+
+def move_to_validation(path: Path, *numbers: int) -> Path:
+    """Let some training cases of a dataset.json be those of the section `validation`; returns the data's folder."""
+    datalist = json.loads(path.read_text())
+    cases = datalist["training"]
+    datalist["validation"] = [cases[number] for number in numbers]
+    datalist["training"] = [case for number, case in enumerate(cases) if number not in numbers]
+    path.write_text(json.dumps(datalist))
+    return path.parent.parent
+
+
+def test_the_section_validation_is_validated_on_and_not_trained_on(
+    write_cohort: Write, caplog: pytest.LogCaptureFixture
+) -> None:
+    extra = [{"fold": 0}, {"fold": 1}, {}, {"labelled": ["liver"]}]
+    folder = move_to_validation(write_cohort("full", ALL, [EMPTY] * 4, extra=extra), 2, 3)
+    with caplog.at_level("INFO"):
+        held = validation_cases(folder, fold=0)
+    assert [case["case"] for case in held] == ["case0", "case2"]  # of case 3 only the liver is annotated
+    assert "section validation: 1 of 2 cases are left out, since not all organs are annotated in them" in caplog.text
+    assert [case["case"] for case in validation_cases(folder)] == ["case2"]
+    assert [case["case"] for case in fold_cases(folder, fold=0)] == ["case0"]
+    assert evaluation_cases(folder, section="fold", fold=0) == held
+    assert [case["case"] for case in training_cases(folder, fold=0)] == ["case1"]
+
+
+def test_no_scan_of_a_patient_of_the_section_validation_is_trained_on(write_cohort: Write) -> None:
+    """Partially labelled scans are left out, as for folds; fully labelled ones the check of the data refuses."""
+    patients = ["a", "b", "c", "b"]
+    extra = [{"patient": patient, **({"labelled": ["liver"]} if n == 3 else {})} for n, patient in enumerate(patients)]
+    folder = move_to_validation(write_cohort("full", ALL, [EMPTY] * 4, extra=extra), 1)
+    assert [case["case"] for case in training_cases(folder)] == ["case0", "case2"]
+
+
+def test_cases_without_a_label_set_are_not_trained_on() -> None:
+    drawn = {"image": "ct.nii.gz", "label": "ct_label.nii.gz"}
+    check_label_sets([{**drawn, "labelled": []}, {**drawn, "labelled": ["liver"]}])
+    for bad in (drawn, {**drawn, "labelled": None}, {**drawn, "labelled": "liver"}):
+        with pytest.raises(InputError, match=r"ct.nii.gz has no \"labelled\": .*`make serve` \(the app in label/\)"):
+            check_label_sets([{**drawn, "labelled": ["liver"]}, bad])
+    with pytest.raises(InputError, match=r'"ct.nii.gz" has no "labelled"'):
+        check_label_sets(["ct.nii.gz"])  # type: ignore[list-item]
 
 
 def test_folds_are_of_one_size_and_follow_the_seed() -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from typing import Any
 
 import pytest
@@ -95,6 +96,7 @@ def test_the_record_has_the_network_as_the_config_that_runs_declares_it() -> Non
     parser = ConfigParser()
     parser.read_config([str(CONFIGS / "train.yaml"), str(CONFIGS / "overlays" / "paper_2d.yaml")])
     parser.update({"network_def::pretrained": "resnet50.pth", "organs": ["liver", "spleen"], "context": 1})
+    parser.update({"model_record::sizes": None, "model_record::prior": None})  # they need data
     record = parser.get_parsed_content("model_record")
     assert isinstance(record, ModelRecord)
     assert record.organs == ["liver", "spleen"]
@@ -115,6 +117,7 @@ def test_a_network_that_weights_cannot_name_is_refused_at_the_start() -> None:
 def test_a_network_that_could_not_be_built_again_is_refused_at_the_start() -> None:
     parser = ConfigParser()
     parser.read_config(str(CONFIGS / "train.yaml"))
+    parser.update({"model_record::sizes": None, "model_record::prior": None})  # they need data
     parser["network_def::act"] = "$torch.nn.GELU"  # MONAI builds it, but text does not say what it is
     with pytest.raises(RuntimeError) as caught:
         parser.get_parsed_content("model_record")
@@ -228,3 +231,54 @@ def test_a_description_is_an_overlay_on_the_config_of_inference() -> None:
     parser = ConfigParser()
     parser.read_config(str(CONFIGS / "inference.yaml"))
     assert set(description()) <= set(parser.get())
+
+
+# --- What it says about the training cases ---------------------------------------------------------------------------
+SIZES = {"liver": {"cases": 2, "ml": 1500.0, "spread": 0.25}}
+
+
+class Q:
+    """Stands for a prior."""
+
+    def plain(self) -> dict[str, Any]:
+        return {"names": ["background", "liver"], "cases": 2}
+
+
+def test_sizes_and_prior_are_in_the_record_and_not_in_the_config() -> None:
+    values = {name: value for name, value in description().items() if name not in ("organs", "network_def")}
+    network_def = description()["network_def"]
+    record = describe_model(Vocabulary(["liver", "spleen"]), **values, network_def=network_def, sizes=SIZES, prior=Q())
+    assert record.sizes == SIZES
+    assert record.prior == {"names": ["background", "liver"], "cases": 2}
+    assert read_record(json.loads(json.dumps(record.plain())), "model.pt") == record
+    assert not {"sizes", "prior"} & set(record.config())
+    bare = describe_model(Vocabulary(["liver", "spleen"]), **values, network_def=network_def)
+    assert bare.sizes == bare.prior == {}
+    assert list(differences(record, bare.config(), tuple(bare.config()))) == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ([], "names and sizes of organs, found []"),
+        ({"pancreas": SIZES["liver"]}, 'organs of the model, found "pancreas"'),
+        ({"liver": 1500}, "cases, ml and spread of the liver, found 1500"),
+        ({"liver": {"cases": 2, "ml": 1500.0}}, "cases, ml and spread of the liver"),
+        ({"liver": {**SIZES["liver"], "cases": 0}}, "1 case or more of the liver, found 0"),
+        ({"liver": {**SIZES["liver"], "cases": 1.5}}, "1 case or more of the liver, found 1.5"),
+        ({"liver": {**SIZES["liver"], "ml": 0}}, "a volume above 0"),
+        ({"liver": {**SIZES["liver"], "ml": float("nan")}}, "a volume above 0"),
+        ({"liver": {**SIZES["liver"], "spread": -0.1}}, "a spread from 0 on"),
+        ({"liver": {**SIZES["liver"], "spread": float("inf")}}, "a spread from 0 on"),
+    ],
+)
+def test_sizes_that_are_none_are_refused(sizes: Any, said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(said)) as caught:
+        read_record(description(sizes=sizes), "models/model.pt")
+    assert str(caught.value).startswith("models/model.pt: sizes: expected ")
+
+
+def test_a_prior_is_names_and_values() -> None:
+    assert read_record(description(prior={"anything": [1]}), "model.pt").prior == {"anything": [1]}
+    with pytest.raises(InputError, match="prior: expected names and values, found"):
+        read_record(description(prior=[0.9, 0.1]), "model.pt")

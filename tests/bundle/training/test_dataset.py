@@ -325,3 +325,17 @@ def test_a_batch_depends_on_seed_and_number_alone() -> None:
 def test_without_partial_cases_the_whole_batch_is_full() -> None:
     sampler = MixedBatches(Cases({}, 4), 3, 1)  # type: ignore[arg-type]
     assert len(sampler.batch(0)) == 4
+
+
+def test_without_full_cases_the_whole_batch_is_partial() -> None:
+    sampler = MixedBatches(Cases({"spleen": 2, "liver": 1}, 0), 3, 1)  # type: ignore[arg-type]
+    numbers = [draw.number for draw in sampler.batch(0)]
+    assert len(numbers) == 4
+    assert numbers.count(2) == 2  # the two cohorts take turns: the only case of one of them comes twice
+    assert {0, 1} == {number for number in numbers if number != 2}
+
+
+def test_batches_of_nothing_can_be_made_and_not_drawn() -> None:
+    sampler = MixedBatches(Cases({}, 0), 4)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="stage 0: there is no case to draw"):
+        sampler.batch(0)

@@ -234,3 +234,32 @@ def test_a_cohort_of_another_field_of_view_is_doubted_unless_the_spread_explains
     (sentence,) = doubt_shares(PRIOR, "liver", {"liver": 0.2})
     assert sentence.startswith("cohort liver: the liver takes 200 ‰ of its scans, but q is 80 ± 16 ‰, 2.5 times as")
     assert doubt_shares(PRIOR, "cut", {"liver": 0.07}) == []
+
+
+# --- In weights ------------------------------------------------------------------------------------------------------
+def test_a_prior_goes_through_a_record_of_weights_without_the_names_of_cases() -> None:
+    prior = Prior(**{**SOUND, "cases": ["anna", "ben"], "run": "20250101"})
+    record = json.loads(json.dumps(prior.plain()))
+    assert "anna" not in str(record)
+    assert record["cases"] == 2
+    again = Prior.from_record(record)
+    assert again == Prior(**{**SOUND, "cases": ["1", "2"]})
+    assert again.standard_error == prior.standard_error
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"cases": 0}, "at least one case"),
+        ({"cases": 10**9}, "at least one case"),
+        ({"cases": ["a"]}, "at least one case"),
+        ({"proportions": [0.9, 0.2, 0.08]}, "add up to 1"),
+        ({"more": 1}, "are not all there, or others are"),
+    ],
+)
+def test_a_damaged_record_of_a_prior_is_refused(change: dict[str, Any], reason: str) -> None:
+    record = {**Prior(**SOUND).plain(), **change}
+    with pytest.raises(InputError, match=f"model.pt: expected a prior written by training.*{reason}"):
+        Prior.from_record(record, "model.pt")
+    with pytest.raises(InputError, match="are not all there"):
+        Prior.from_record({})
