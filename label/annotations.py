@@ -68,17 +68,22 @@ def segment_names(label_info: Any, where: str) -> dict[int, str]:
         example = '[{"name": "spleen", "idx": 1}]'
         raise InputError(f'{where}: expected "label_info" such as {example}, found {shown(label_info)}')
     for entry in label_info:
-        name, number = (entry.get("name"), entry.get("idx")) if isinstance(entry, Mapping) else (None, None)
-        if not isinstance(name, str) or not name.strip() or not is_whole(number) or number < 0:
-            raise InputError(
-                f'{where}: expected a name and a number "idx" for each segment in "label_info", found {shown(entry)}'
-            )
+        name, number = read_segment(entry, where)
         if names.setdefault(number, name) != name:
             raise InputError(
                 f'{where}: number {number} in "label_info" is {shown(names[number])} and {shown(name)}; give each '
                 "segment a number of its own"
             )
     return names
+
+
+def read_segment(entry: Any, where: str) -> tuple[str, int]:
+    name, number = (entry.get("name"), entry.get("idx")) if isinstance(entry, Mapping) else (None, None)
+    if isinstance(name, str) and name.strip() and isinstance(number, int) and is_whole(number) and number >= 0:
+        return name, number
+    raise InputError(
+        f'{where}: expected a name and a number "idx" for each segment in "label_info", found {shown(entry)}'
+    )
 
 
 def names_of(found: Iterable[int], label_info: Any, where: str) -> dict[int, str]:

@@ -48,6 +48,11 @@ NAME = "pann"  # of the model, in every request
 STATE = ROOT / "eval" / "label"
 
 
+def paths_in(text: str | None) -> list[str]:
+    """Paths, separated by commas."""
+    return [path.strip() for path in (text or "").split(",") if path.strip()]
+
+
 class SavedLabels(LocalDatastore):
     """A folder of scans; what annotators save is understood before it is kept, or refused with a sentence."""
 
@@ -70,13 +75,13 @@ class PannApp(MONAILabelApp):
             separated by commas).
     """
 
+    studies: str
+
     def __init__(self, app_dir: str, studies: str, conf: Mapping[str, str]) -> None:
         self.state = ServerState(conf.get("state") or STATE)
         given = {name: paths for name in ("model", "reference", "overlays", "prior") if (paths := conf.get(name))}
         if given or not (self.state.folder / "server.json").is_file():
-            reference, overlays = (
-                given[name].split(",") if name in given else () for name in ("reference", "overlays")
-            )
+            reference, overlays = (paths_in(given.get(name)) for name in ("reference", "overlays"))
             self.state.set_up(given.get("model"), reference, overlays, given.get("prior"))
         self.predictor = Predictor(self.state)
         super().__init__(

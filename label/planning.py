@@ -34,7 +34,7 @@ SLICE_ROTATION = [0.2618, 0, 0]  # 15 degrees in the slice, as the 2D overlays h
 SLICE_MARGIN = 8  # voxels around a slice's patch
 RESUME = ("auto", "yes", "no")
 # What a client may send; of a list the first is the default, as MONAI Label shows options.
-OPTIONS: dict[str, Any] = {"max_epochs": 50, "resume": list(RESUME), "margin": MARGIN, "values": {}}
+OPTIONS: dict[str, Any] = {"max_epochs": 50, "resume": list(RESUME), "margin": MARGIN}
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,8 @@ class Training:
     def score(self, name: str, weights: Path) -> dict[str, Any]:
         """Segment the validation cases and score them."""
         plan, folder = self.plan, self.folder / "scores" / name
-        values = {**plan.values, "output_dir": str(folder), "section": "fold", "checkpoint": str(weights)}
+        section = "validation" if plan.values["fold"] is None else "fold"  # which has those of the former too
+        values = {**plan.values, "output_dir": str(folder), "section": section, "checkpoint": str(weights)}
         self.step("evaluating", [*plan.configs, str(EVALUATE)], values)
         return read_scores(folder)[1]
 
