@@ -52,7 +52,7 @@ def write_ct_series(
     frame_of_reference = str(generate_uid())
     for index in range(voxels.shape[2]):
         header = slice_header(to_lps, index)
-        header.PatientName = header.PatientID = name
+        header.PatientName, header.PatientID = f"{name}^", name
         header.StudyInstanceUID, header.SeriesInstanceUID = study, series
         header.FrameOfReferenceUID = frame_of_reference
         stored = (voxels[:, :, index].T - np.float64(INTERCEPT)).round().astype("<u2")  # rows × columns
