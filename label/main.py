@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ if str(ROOT) not in sys.path:  # MONAI Label loads this file by its path
 
 from monailabel.config import settings  # noqa: E402
 from monailabel.datastore.local import LocalDatastore  # noqa: E402
+from monailabel.endpoints import infer as infer_endpoint  # noqa: E402
 from monailabel.interfaces.app import MONAILabelApp  # noqa: E402
 from monailabel.interfaces.datastore import Datastore  # noqa: E402
 from monailabel.interfaces.exception import ImageNotFoundException, MONAILabelError, MONAILabelException  # noqa: E402
@@ -25,9 +27,12 @@ from monailabel.interfaces.tasks.strategy import Strategy  # noqa: E402
 from monailabel.interfaces.tasks.train import TrainTask  # noqa: E402
 from monailabel.tasks.activelearning.first import First  # noqa: E402
 
+from bundle.errors import EXIT_CODE, InputError  # noqa: E402
 from label.annotations import read_annotation  # noqa: E402
+from label.dicomweb import open_archive  # noqa: E402
 from label.planning import read_request  # noqa: E402
 from label.predictions import Predictor  # noqa: E402
+from label.segs import nifti_to_dicom_seg  # noqa: E402
 from label.state import ServerState  # noqa: E402
 from label.tasks import (  # noqa: E402
     FINAL,
@@ -97,7 +102,6 @@ class PannApp(MONAILabelApp):
     # --- Data --------------------------------------------------------------------------------------------------------
     def init_datastore(self) -> Datastore:
         if self.studies.startswith(("http://", "https://")):
-            self.studies = self.studies.rstrip("/").strip()
             return self.init_remote_datastore()
         datastore = SavedLabels(
             self.studies,
@@ -107,6 +111,13 @@ class PannApp(MONAILabelApp):
         )
         datastore.state = self.state
         return datastore
+
+    def init_remote_datastore(self) -> Datastore:
+        """An archive. Nothing is downloaded but from there; DICOM SEGs are written and read by this program."""
+        self.studies = self.studies.strip().rstrip("/")
+        # theirs names organs by position
+        infer_endpoint.nifti_to_dicom_seg = partial(nifti_to_dicom_seg, vocabulary=self.state.vocabulary)
+        return open_archive(self.studies)
 
     def on_save_label(self, image_id: str, label_id: str) -> dict[str, Any]:
         """What was understood goes back to the client."""
@@ -123,7 +134,7 @@ class PannApp(MONAILabelApp):
         return {NAME: OrganInfer(self.state, self.predictor)}
 
     def init_trainers(self) -> dict[str, TrainTask]:
-        return {NAME: OrganTrain(self.state, lambda: self._server_mode)}
+        return {NAME: OrganTrain(self.state)}
 
     def init_strategies(self) -> dict[str, Strategy]:
         return {
@@ -147,6 +158,25 @@ class PannApp(MONAILabelApp):
         if not sent and image not in (datastore or self.datastore()).list_images():
             raise ImageNotFoundException(f"There is no image {image!r}; GET /datastore/?output=all lists them")
         return dict(super().infer(request, datastore))
+
+    def train(self, request: Mapping[str, Any]) -> Any:
+        return self.told(super().train, request)
+
+    def scoring(self, request: Mapping[str, Any], datastore: Datastore | None = None) -> Any:
+        return self.told(super().scoring, request, datastore)
+
+    def batch_infer(self, request: Mapping[str, Any], datastore: Datastore | None = None) -> Any:
+        return self.told(super().batch_infer, request, datastore)
+
+    def told(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """What runs in a process of its own ends with one sentence: the task is an ERROR, and its details say why."""
+        try:
+            return call(*arguments)
+        except (InputError, MONAILabelException) as error:
+            if self._server_mode:
+                raise
+            print(f"error: {getattr(error, 'msg', error)}", flush=True)
+            sys.exit(EXIT_CODE)
 
     def check_training(self, model: str, request: Mapping[str, Any]) -> None:
         """Refuse a training that cannot run, before it is queued."""

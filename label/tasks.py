@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import random
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bundle.checks.sizes import judge_volumes
 from monailabel.interfaces.datastore import Datastore, DefaultLabelTag
 from monailabel.interfaces.tasks.infer_v2 import InferTask, InferType
 from monailabel.interfaces.tasks.scoring import ScoringMethod
@@ -21,9 +19,10 @@ from monailabel.transform.writer import write_itk
 from monailabel.utils.others.generic import device_list, name_to_device, remove_file
 from numpy.typing import NDArray
 
+from bundle.checks.sizes import judge_volumes
 from bundle.cohorts.datalists import read_cohort
 from bundle.cohorts.labels import LabelValues
-from bundle.errors import EXIT_CODE, InputError, find_input_error
+from bundle.errors import InputError, find_input_error
 from bundle.processes import check_device
 from bundle.scans.reading import read_label_map
 from bundle.scans.volumes import measure_volumes
@@ -166,12 +165,11 @@ class OrganTrain(TrainTask):
 
     Args:
         state: of the server.
-        in_server: whether this is the server's own process, which must not end.
     """
 
-    def __init__(self, state: ServerState, in_server: Callable[[], bool]) -> None:
+    def __init__(self, state: ServerState) -> None:
         super().__init__("Fine-tunes the served model on saved organs; what nobody drew is unknown, not background")
-        self.state, self.in_server = state, in_server
+        self.state = state
 
     def config(self) -> dict[str, Any]:
         return {**OPTIONS, "device": device_list()}
@@ -189,17 +187,11 @@ class OrganTrain(TrainTask):
         }  # fmt: skip
 
     def __call__(self, request: Request, datastore: Datastore) -> dict[str, Any]:
-        try:
-            asked = read_request(request, chosen_device(request))
-            annotations, refused = saved_annotations(datastore, self.state)
-            for sentence in refused:
-                print(sentence, flush=True)
-            training = train_on_saved(self.state, annotations, asked)
-        except InputError as error:
-            if self.in_server():
-                raise
-            print(f"error: {error}", flush=True)
-            sys.exit(EXIT_CODE)  # /train/ then says ERROR, with this sentence at the end of its details
+        asked = read_request(request, chosen_device(request))
+        annotations, refused = saved_annotations(datastore, self.state)
+        for sentence in refused:
+            print(sentence, flush=True)
+        training = train_on_saved(self.state, annotations, asked)
         record = training.record
         print(record["comparison"]["why"], flush=True)
         return {"training": training.number, "version": record["version"], "why": record["comparison"]["why"]}
@@ -290,7 +282,7 @@ class OrganDice(ScoringMethod):
     def __call__(self, request: Request, datastore: Datastore) -> dict[str, Any]:
         tag, vocabulary, result = request.get("y_pred") or ORIGINAL, self.state.vocabulary, {}
         for one in saved_annotations(datastore, self.state)[0]:
-            if not datastore.get_label_by_image_id(one.case, tag):
+            if not one.labelled or not datastore.get_label_by_image_id(one.case, tag):
                 continue
             predicted = read_label_map(datastore.get_label_uri(one.case, tag)).voxels
             saved = LabelValues(one.meanings, one.label).channels(read_label_map(one.label).voxels)

@@ -26,6 +26,11 @@ logger = logging.getLogger(__name__)
 
 ALGORITHM = "PaNN for MONAI"
 
+# CID 7150; by its number, as pydicom 2 knows two codes by this name
+ANATOMICAL_STRUCTURE = ("91723000", "SCT", "Anatomical Structure")
+
+SRGB_TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])  # IEC 61966-2-1
+
 SERIES_NUMBER = 300  # behind the scanner's own in a viewer's list
 
 
@@ -41,11 +46,14 @@ class DicomScan(Protocol):
 
 def load_highdicom() -> Any:
     try:
-        return importlib.import_module("highdicom")
+        highdicom = importlib.import_module("highdicom")
     except ModuleNotFoundError as error:
         if error.name not in ("highdicom", "pydicom"):
             raise
         raise InputError("DICOM SEG needs the package highdicom; install it with: pip install highdicom") from None
+    if highdicom.__version__.startswith("0.22.") and not hasattr(np, "float_"):
+        np.float_ = np.float64  # type: ignore[attr-defined]  # the last version for pydicom 2 is older than NumPy 2
+    return highdicom
 
 
 def read_sources(scan: DicomScan, shape: tuple[int, ...]) -> list[Any]:
@@ -89,22 +97,38 @@ def complete_uids(scan: DicomScan, sources: list[Any]) -> None:
         )
 
 
-def describe_segment(number: int, organ: Organ, version: str) -> Any:
+def describe_segment(number: int, organ: Organ, version: str, reviewed: bool) -> Any:
     import highdicom as hd
     from pydicom.sr.codedict import codes
     from pydicom.sr.coding import Code
 
-    return hd.seg.SegmentDescription(
+    kinds = hd.seg.SegmentAlgorithmTypeValues
+    description = hd.seg.SegmentDescription(
         segment_number=number,
         segment_label=organ.name,
-        segmented_property_category=codes.SCT.AnatomicalStructure,
+        segmented_property_category=Code(*ANATOMICAL_STRUCTURE),
         segmented_property_type=Code(organ.snomed, "SCT", organ.name),
-        algorithm_type=hd.seg.SegmentAlgorithmTypeValues.AUTOMATIC,
+        algorithm_type=kinds.SEMIAUTOMATIC if reviewed else kinds.AUTOMATIC,
         algorithm_identification=hd.AlgorithmIdentificationSequence(
             name=ALGORITHM, family=codes.DCM.ArtificialIntelligence, version=version
         ),
-        display_color=hd.color.CIELabColor.from_rgb(*organ.color),
     )
+    description.RecommendedDisplayCIELabValue = cielab(organ.color)  # highdicom 0.22, for pydicom 2, does not take one
+    return description
+
+
+def cielab(color: tuple[int, int, int]) -> list[int]:
+    """An sRGB color as DICOM stores it: L*, a* and b* for the white of D65, each over the range of 16 bits.
+
+    >>> cielab((255, 255, 255)), cielab((0, 0, 0))
+    ([65535, 32896, 32896], [0, 32896, 32896])
+    """
+    part = np.array(color) / 255
+    linear = np.where(part > 0.04045, ((part + 0.055) / 1.055) ** 2.4, part / 12.92)
+    xyz = SRGB_TO_XYZ @ linear / SRGB_TO_XYZ.sum(1)  # all ones for white
+    x, y, z = np.where(xyz > (6 / 29) ** 3, np.cbrt(xyz), xyz * (29 / 6) ** 2 / 3 + 4 / 29)
+    lab = np.array([(116 * y - 16) / 100, (500 * (x - y) + 128) / 255, (200 * (y - z) + 128) / 255])
+    return [int(value) for value in np.round(lab.clip(0, 1) * 0xFFFF)]
 
 
 def number_segments(labels: NDArray[np.uint8], vocabulary: Vocabulary) -> tuple[list[Organ], NDArray[np.uint8]]:
@@ -124,7 +148,12 @@ def number_segments(labels: NDArray[np.uint8], vocabulary: Vocabulary) -> tuple[
 
 
 def write_dicom_seg(
-    path: str | Path, scan: DicomScan, labels: NDArray[np.uint8], vocabulary: Vocabulary, version: str
+    path: str | Path,
+    scan: DicomScan,
+    labels: NDArray[np.uint8],
+    vocabulary: Vocabulary,
+    version: str,
+    reviewed: bool = False,
 ) -> bool:
     """Write the organs of a label map as a binary DICOM SEG, one segment for each organ that is there.
 
@@ -136,6 +165,7 @@ def write_dicom_seg(
         labels: X×Y×Z on the grid of the scan, values are the vocabulary's channels.
         vocabulary: the organs.
         version: of the bundle, which the file names as the software that made it.
+        reviewed: whether a person drew or corrected it; the file then calls it semiautomatic.
 
     Returns:
         Whether there was an organ to write.
@@ -154,7 +184,7 @@ def write_dicom_seg(
             source_images=sources,
             pixel_array=frames,
             segmentation_type=hd.seg.SegmentationTypeValues.BINARY,
-            segment_descriptions=[describe_segment(number, organ, version) for number, organ in enumerate(found, 1)],
+            segment_descriptions=[describe_segment(n, organ, version, reviewed) for n, organ in enumerate(found, 1)],
             series_instance_uid=hd.UID(),
             series_number=SERIES_NUMBER,
             sop_instance_uid=hd.UID(),

@@ -28,6 +28,9 @@ from tests.paths import REAL_DATA
 DATA = REAL_DATA
 COLUMNS, ROWS, SLICES = 6, 5, 4
 
+# pydicom 2 is what MONAI Label's environment has
+WHOLE_FILE = {"enforce_file_format": True} if pydicom.__version_info__[0] >= "3" else {"write_like_original": False}
+
 
 @dataclass
 class Series:
@@ -57,7 +60,7 @@ def series(tmp_path: Path) -> Series:
     for place in range(SLICES):
         files.append(tmp_path / "ct" / f"{place}.dcm")
         files[0].parent.mkdir(exist_ok=True)
-        slice_header(place, "1.2.3.4", "1.2.3.5").save_as(files[-1], enforce_file_format=True)
+        slice_header(place, "1.2.3.4", "1.2.3.5").save_as(files[-1], **WHOLE_FILE)
     return Series(tmp_path / "ct", tuple(files))
 
 
@@ -126,8 +129,21 @@ def test_segments_say_what_they_are(series: Series, tmp_path: Path) -> None:
     assert liver.SegmentationAlgorithmIdentificationSequence[0].AlgorithmName == "PaNN for MONAI"
     assert liver.SegmentationAlgorithmIdentificationSequence[0].AlgorithmVersion == seg.SoftwareVersions == "1.2.3"
     assert liver.SegmentedPropertyCategoryCodeSequence[0].CodeValue == "91723000"  # anatomical structure, CID 7150
+
+
+def test_a_segment_has_the_color_of_its_organ(series: Series, tmp_path: Path) -> None:
+    if not hasattr(CIELabColor, "from_dicom_value"):
+        pytest.skip("highdicom 0.22 cannot read colors")
+    write_dicom_seg(tmp_path / "organs.dcm", series, three_organs(), Vocabulary(), "1.2.3")
+    liver = pydicom.dcmread(tmp_path / "organs.dcm").SegmentSequence[1]
     color = CIELabColor.from_dicom_value(list(liver.RecommendedDisplayCIELabValue)).to_rgb(clip=True)
     np.testing.assert_allclose(color, (193, 18, 31), atol=1)
+
+
+def test_what_a_person_reviewed_is_not_called_automatic(series: Series, tmp_path: Path) -> None:
+    write_dicom_seg(tmp_path / "organs.dcm", series, three_organs(), Vocabulary(), "1.2.3", reviewed=True)
+    kinds = {item.SegmentAlgorithmType for item in pydicom.dcmread(tmp_path / "organs.dcm").SegmentSequence}
+    assert kinds == {"SEMIAUTOMATIC"}
 
 
 def test_a_seg_belongs_to_its_series(series: Series, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

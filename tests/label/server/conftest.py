@@ -64,7 +64,10 @@ class Scene:
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     folder = tmp_path_factory.mktemp("label")
     counts = ["--full", 3, "--partial", 1, "--test", 0, "--validation", 2]
-    assert run("scripts", "phantom", "--output", folder / "reference", "--seed", 1, "--grid", GRID, *counts).returncode == 0
+    assert (
+        run("scripts", "phantom", "--output", folder / "reference", "--seed", 1, "--grid", GRID, *counts).returncode
+        == 0
+    )
     counts = ["--full", 0, "--partial", 0, "--test", 5]
     assert run("scripts", "phantom", "--output", folder / "scans", "--seed", 5, "--grid", GRID, *counts).returncode == 0
     overlay = folder / "tiny.yaml"
