@@ -4,17 +4,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bundle.errors import InputError
 from bundle.evaluation.tables import MISSING, Table, number
 from bundle.reports.demo import plot_losses
+from bundle.reports.figures import COLORS, grid_of_axes, plain_axes
 from bundle.reports.pages import Picture, draw_picture, write_page
 from bundle.training.history import read_history
 
-__all__ = ["write_training_report"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["plot_learning", "write_training_report"]
 
 SMALL_CHANGE = 0.005  # of a Dice; not marked as a gain or a loss
 
@@ -79,3 +83,20 @@ def draw_losses(folder: Path) -> Picture | None:
     except InputError:
         return None
     return draw_picture(plot_losses(history), "Means over a few iterations each.") if history else None
+
+
+def plot_learning(curves: Mapping[str, Sequence[float]]) -> Figure:
+    """Mean Dice of what servers serve, from the start over rounds of annotating and training.
+
+    Args:
+        curves: by name; the first value is that of the model they all begin with.
+    """
+    figure, (axis,) = grid_of_axes(1, 1, 7.0, 3.8)
+    for (name, curve), color in zip(curves.items(), COLORS, strict=False):
+        axis.plot(range(len(curve)), curve, "o-", color=color, label=name)
+    rounds = max(len(curve) for curve in curves.values())
+    axis.set_xticks(range(rounds), ["start", *(f"round {turn}" for turn in range(1, rounds))])
+    axis.set(ylabel="mean Dice, held-out cases", ylim=(0, None))
+    axis.legend(frameon=False)
+    plain_axes(axis, "y")
+    return figure

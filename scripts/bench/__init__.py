@@ -59,6 +59,31 @@ class Bench:
 
         run(cases, grid, repeats, workers)
 
+    def label(
+        self,
+        demo: str = "eval/demo",
+        output: str = "eval/bench-label",
+        cases: int = 12,
+        rounds: int = 3,
+        epochs: int = 3,
+        test: int = 8,
+    ) -> None:
+        """What a MONAI Label server learns from one saved organ per case, beside the rule that all else is background.
+
+        Real servers, one after another, in the environment that `make serve` makes.
+
+        Args:
+            demo: folder of a demo that has run; its model is where all begin.
+            output: folder for everything that is made; servers that are there go on.
+            cases: that the scripted annotator saves one organ of.
+            rounds: of annotating and training.
+            epochs: of a training; one has 100 iterations.
+            test: held-out phantoms for the scores.
+        """
+        from scripts.bench.label import run
+
+        run(demo, output, cases, rounds, epochs, test)
+
     def inference(
         self,
         slices: int = 200,

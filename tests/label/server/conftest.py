@@ -14,7 +14,8 @@ import pytest
 
 pytest.importorskip("monailabel", reason="MONAI Label has an environment of its own: make test-label")
 
-from tests.label.server.serving import Client, run, serving  # noqa: E402
+from label.viewer import Viewer, running_server
+from tests.label.server.commands import run
 
 GRID = "64,64,32"
 TINY = """# Overlay for tests of the server: a tiny network, a handful of iterations.
@@ -99,12 +100,12 @@ def odd_scans(scene: Scene) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def server(scene: Scene, odd_scans: dict[str, Path], request: pytest.FixtureRequest) -> Iterator[Client]:
+def server(scene: Scene, odd_scans: dict[str, Path], request: pytest.FixtureRequest) -> Iterator[Viewer]:
     """A server of the module's own, on the scans to annotate and the odd ones."""
     name = request.module.__name__.split(".")[-1]
     studies = scene.studies(f"studies_{name}")
     for path in odd_scans.values():
         shutil.copy(path, studies)
     options = ["--model", scene.model, "--reference", scene.reference, "--overlays", scene.overlay]
-    with serving(studies, scene.folder / f"state_{name}", *options) as client:
-        yield client
+    with running_server(studies, scene.folder / f"state_{name}", *options) as viewer:
+        yield viewer

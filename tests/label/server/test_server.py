@@ -12,12 +12,16 @@ import nibabel as nib
 import numpy as np
 import psutil
 import pytest
-import requests
 import torch
 
+from label.viewer import Viewer, draw_organs
+from tests.label.server.commands import run
 from tests.label.server.conftest import Scene
-from tests.label.server.serving import ORGANS, Client, as_slicer, run, write_map
 
+ORGANS = (
+    "spleen", "right kidney", "left kidney", "gallbladder", "esophagus", "liver", "stomach", "aorta",
+    "inferior vena cava", "portal and splenic vein", "pancreas", "right adrenal gland", "left adrenal gland",
+)  # fmt: skip  # as the challenge numbers them, from 1 on
 pytestmark = [pytest.mark.slow, pytest.mark.label]
 
 
@@ -37,7 +41,7 @@ def history_of(scene: Scene, training: int) -> list[dict[str, Any]]:
 
 
 # --- It answers ------------------------------------------------------------------------------------------------------
-def test_info_names_the_organs_without_background(server: Client) -> None:
+def test_info_names_the_organs_without_background(server: Viewer) -> None:
     info = server.get("/info/").json()
     assert info["labels"] == list(ORGANS)
     assert info["models"]["pann"]["labels"] == {name: number for number, name in enumerate(ORGANS, start=1)}
@@ -47,13 +51,12 @@ def test_info_names_the_organs_without_background(server: Client) -> None:
 
 @pytest.mark.parametrize("name", ["ras", "pil", "las", "oblique"])
 def test_answers_are_those_of_segment_voxel_by_voxel(
-    server: Client, scene: Scene, odd_scans: dict[str, Path], name: str, tmp_path: Path
+    server: Viewer, scene: Scene, odd_scans: dict[str, Path], name: str, tmp_path: Path
 ) -> None:
     made = run("scripts", "segment", odd_scans[name], tmp_path / "segment", "--model", scene.model)
     assert made.returncode == 0, made.stderr
     expected = nib.load(tmp_path / "segment" / f"{name}.nii.gz")
-    path, said = server.infer(name, tmp_path)
-    found = nib.load(path)
+    found, said = nib.load(server.infer(name, tmp_path)), server.judge(name)
     assert np.asanyarray(expected.dataobj).any()
     np.testing.assert_array_equal(np.asanyarray(found.dataobj), np.asanyarray(expected.dataobj))
     np.testing.assert_allclose(found.affine, expected.affine, atol=1e-5)
@@ -65,11 +68,11 @@ def test_answers_are_those_of_segment_voxel_by_voxel(
     assert {"flag", "why", "expected_ml", "spreads"} <= set(said["plausibility"]["liver"])
 
 
-def test_slicer_gets_the_same_labels_as_nrrd(server: Client, tmp_path: Path) -> None:
+def test_slicer_gets_the_same_labels_as_nrrd(server: Viewer, tmp_path: Path) -> None:
     import itk
 
-    nifti, _ = server.infer("oblique", tmp_path)
-    nrrd, _ = server.infer("oblique", tmp_path, result_extension=".nrrd", result_dtype="uint8")
+    nifti = server.infer("oblique", tmp_path)
+    nrrd = server.infer("oblique", tmp_path, result_extension=".nrrd", result_dtype="uint8")
     image, other = itk.imread(str(nrrd)), itk.imread(str(nifti))
     np.testing.assert_array_equal(itk.array_from_image(image), itk.array_from_image(other))
     for part in ("GetOrigin", "GetSpacing"):
@@ -83,24 +86,24 @@ def test_slicer_gets_the_same_labels_as_nrrd(server: Client, tmp_path: Path) -> 
 SAVED = {"test_000": ["liver"], "test_001": ["spleen"], "test_002": ["left kidney", "pancreas"]}
 
 
-def test_only_what_is_drawn_is_annotated(server: Client, scene: Scene, tmp_path: Path) -> None:
+def test_only_what_is_drawn_is_annotated(server: Viewer, scene: Scene, tmp_path: Path) -> None:
     for image, organs in SAVED.items():
-        label, info = as_slicer(scene.truth[image], organs, tmp_path / f"{image}.nii.gz")
+        label, info = draw_organs(scene.truth[image], organs, tmp_path / f"{image}.nii.gz")
         answer = server.save(image, label, label_info=info).json()
         assert sorted(answer["label_set"]) == sorted(organs)
         assert answer["complete"] is False
 
 
-def test_a_map_without_names_says_nothing(server: Client, scene: Scene, tmp_path: Path) -> None:
-    label, _ = as_slicer(scene.truth["test_003"], ["liver"], tmp_path / "test_003.nii.gz")
+def test_a_map_without_names_says_nothing(server: Viewer, scene: Scene, tmp_path: Path) -> None:
+    label, _ = draw_organs(scene.truth["test_003"], ["liver"], tmp_path / "test_003.nii.gz")
     answer = server.save("test_003", label).json()
     assert answer["label_set"] == []
     assert "nothing will be learned" in answer["note"]
 
 
 # --- It learns -------------------------------------------------------------------------------------------------------
-def test_a_training_uses_exactly_these_label_sets_and_is_served(server: Client, scene: Scene, tmp_path: Path) -> None:
-    before, _ = server.infer("test_004", tmp_path)
+def test_a_training_uses_exactly_these_label_sets_and_is_served(server: Viewer, scene: Scene, tmp_path: Path) -> None:
+    before = server.infer("test_004", tmp_path)
     labels = np.asanyarray(nib.load(before).dataobj)
     task = server.train(max_epochs=4, margin=1.0, values={"train_learning_rate": 0.01})
     assert task["status"] == "DONE", task["details"]
@@ -116,8 +119,8 @@ def test_a_training_uses_exactly_these_label_sets_and_is_served(server: Client, 
     assert server.get("/pann/versions").json()["served"] == 2
     first, second = weights(scene, 1), weights(scene, 2)
     assert any(not torch.equal(first[name], second[name]) for name in first)
-    after, said = server.infer("test_004", tmp_path)
-    assert said["version"] == 2
+    after = server.infer("test_004", tmp_path)
+    assert server.judge("test_004")["version"] == 2
     assert not np.array_equal(np.asanyarray(nib.load(after).dataobj), labels)
     report = server.get("/pann/trainings/1")
     assert report.status_code == 200
@@ -134,7 +137,7 @@ def test_validation_cases_are_never_trained_on(scene: Scene) -> None:
     assert record["comparison"]["cases"] == 2
 
 
-def test_a_worse_candidate_is_not_served(server: Client, scene: Scene) -> None:
+def test_a_worse_candidate_is_not_served(server: Viewer, scene: Scene) -> None:
     task = server.train(max_epochs=3, margin=0.0, values={"train_learning_rate": 1.0})
     assert task["status"] == "DONE", task["details"]
     record = json.loads((state_of(scene) / "trainings" / "0002" / "training.json").read_text())
@@ -145,7 +148,7 @@ def test_a_worse_candidate_is_not_served(server: Client, scene: Scene) -> None:
 
 
 # --- It is stopped, goes on, goes back -------------------------------------------------------------------------------
-def test_a_training_is_stopped_and_goes_on(server: Client, scene: Scene) -> None:
+def test_a_training_is_stopped_and_goes_on(server: Viewer, scene: Scene) -> None:
     values = {"save_minutes": 0, "train_learning_rate": 0.001}
     request = {"device": "cpu", "max_epochs": 100, "margin": 1.0, "values": values}
     assert server.post("/train/pann", json=request).status_code == 200
@@ -155,7 +158,7 @@ def test_a_training_is_stopped_and_goes_on(server: Client, scene: Scene) -> None
         assert time.monotonic() < deadline, server.get("/train/").text
         time.sleep(0.1)
     time.sleep(1)
-    assert requests.delete(f"{server.url}/train/", timeout=60).json()["status"] == "STOPPED"
+    assert server.delete("/train/").json()["status"] == "STOPPED"
     reached = torch.load(checkpoint, weights_only=True)["iteration"]
     assert 0 < reached < 200
     assert server.get("/pann/versions").json()["served"] == 2
@@ -169,22 +172,20 @@ def test_a_training_is_stopped_and_goes_on(server: Client, scene: Scene) -> None
     assert server.get("/pann/versions").json()["served"] == 3
 
 
-def test_the_previous_model_is_put_back(server: Client, scene: Scene, tmp_path: Path) -> None:
-    _, said = server.infer("test_004", tmp_path)
-    assert said["version"] == 3
+def test_the_previous_model_is_put_back(server: Viewer, scene: Scene, tmp_path: Path) -> None:
+    assert server.judge("test_004")["version"] == 3
     assert server.post("/pann/rollback").json() == {"served": 2}
-    _, said = server.infer("test_004", tmp_path)
-    assert said["version"] == 2
+    assert server.judge("test_004")["version"] == 2
     assert server.post("/pann/rollback?version=1").json() == {"served": 1}
-    path, said = server.infer("ras", tmp_path)
-    assert said["version"] == 1
+    path = server.infer("ras", tmp_path)
+    assert server.judge("ras")["version"] == 1
     made = run("scripts", "segment", scene.folder / "odd" / "ras.nii.gz", tmp_path / "s", "--model", scene.model)
     assert made.returncode == 0
     expected = np.asanyarray(nib.load(tmp_path / "s" / "ras.nii.gz").dataobj)
     np.testing.assert_array_equal(np.asanyarray(nib.load(path).dataobj), expected)
 
 
-def test_a_failed_training_says_why_and_the_server_lives(server: Client, scene: Scene) -> None:
+def test_a_failed_training_says_why_and_the_server_lives(server: Viewer, scene: Scene) -> None:
     image = scene.reference / "full" / "imagesTr" / "full_000.nii.gz"
     hidden = image.with_suffix(".away")
     image.rename(hidden)
@@ -201,7 +202,7 @@ def test_a_failed_training_says_why_and_the_server_lives(server: Client, scene: 
 
 
 # --- What next, and how good -----------------------------------------------------------------------------------------
-def test_a_batch_is_not_done_twice(server: Client) -> None:
+def test_a_batch_is_not_done_twice(server: Viewer) -> None:
     sent = {"device": "cpu", "max_batch_size": 2}
     assert server.post("/batch/infer/pann?images=all", json=sent).status_code == 200
     assert server.wait_for("/batch/infer")["status"] == "DONE"
@@ -213,7 +214,7 @@ def test_a_batch_is_not_done_twice(server: Client) -> None:
     assert server.get("/datastore/").json()["label_tags"]["original"] == 9
 
 
-def test_strategies_answer_and_say_why(server: Client) -> None:
+def test_strategies_answer_and_say_why(server: Viewer) -> None:
     for strategy in ("first", "random"):
         assert server.post(f"/activelearning/{strategy}", json={}).json()["id"]
     sample = server.post("/activelearning/unlikely_sizes", json={}).json()
@@ -224,7 +225,7 @@ def test_strategies_answer_and_say_why(server: Client) -> None:
     assert all("annotated in" in sentence for sentence in sample["why"])
 
 
-def test_scoring_is_by_organ_and_only_of_what_was_drawn(server: Client) -> None:
+def test_scoring_is_by_organ_and_only_of_what_was_drawn(server: Viewer) -> None:
     for method in ("dice", "plausibility"):
         assert server.post(f"/scoring/{method}", json={}).status_code == 200
         assert server.wait_for("/scoring/")["status"] == "DONE"
@@ -273,18 +274,19 @@ BAD = [
 
 @pytest.mark.parametrize(("name", "method", "path", "options", "status", "words"), BAD, ids=[row[0] for row in BAD])
 def test_bad_requests_get_a_sentence(
-    server: Client, name: str, method: str, path: str, options: dict[str, Any], status: int, words: str
+    server: Viewer, name: str, method: str, path: str, options: dict[str, Any], status: int, words: str
 ) -> None:
     answer = getattr(server, method)(path, **options)
     assert answer.status_code == status, answer.text
     assert words in answer.json()["detail"]
 
 
-def test_bad_saves_get_a_sentence_and_change_nothing(server: Client, scene: Scene, tmp_path: Path) -> None:
+def test_bad_saves_get_a_sentence_and_change_nothing(server: Viewer, scene: Scene, tmp_path: Path) -> None:
     before = server.get("/datastore/?output=all").json()
     truth = scene.truth["test_004"]
-    label, info = as_slicer(truth, ["liver"], tmp_path / "test_004.nii.gz")
-    small = write_map(tmp_path / "small.nii.gz", np.ones((4, 4, 4)), truth)
+    label, info = draw_organs(truth, ["liver"], tmp_path / "test_004.nii.gz")
+    small = tmp_path / "small.nii.gz"
+    nib.save(nib.Nifti1Image(np.ones((4, 4, 4), np.uint8), np.eye(4)), small)
     bad = [
         (label, {"label_info": info[:2]}, "which no segment"),
         (label, {"label_info": [{**one, "name": one["name"].replace("liver", "livr")} for one in info]}, "liver"),
@@ -300,14 +302,14 @@ def test_bad_saves_get_a_sentence_and_change_nothing(server: Client, scene: Scen
     assert server.get("/datastore/?output=all").json() == before
 
 
-def test_a_complete_case_is_fully_labeled(server: Client, scene: Scene, tmp_path: Path) -> None:
-    label, info = as_slicer(scene.truth["test_004"], ["liver", "spleen"], tmp_path / "test_004.nii.gz")
+def test_a_complete_case_is_fully_labeled(server: Viewer, scene: Scene, tmp_path: Path) -> None:
+    label, info = draw_organs(scene.truth["test_004"], ["liver", "spleen"], tmp_path / "test_004.nii.gz")
     answer = server.save("test_004", label, label_info=info, complete=True).json()
     assert answer["label_set"] == list(ORGANS)
     assert answer["complete"] is True
 
 
-def test_the_server_is_alive_at_the_end(server: Client) -> None:
+def test_the_server_is_alive_at_the_end(server: Viewer) -> None:
     assert psutil.Process(server.process).is_running()
     assert server.get("/info/").json()["datastore"]["completed"] == 5
     assert "Traceback" not in server.log.read_text()
