@@ -12,7 +12,7 @@ from typing import Any
 
 from bundle.checks.cases import check_cohorts
 from bundle.cohorts.datalists import find_cohorts
-from bundle.cohorts.selection import fold_cases, training_cases
+from bundle.cohorts.selection import fold_cases, training_cases, validation_cases
 from bundle.errors import InputError
 from bundle.files import digest_files
 from bundle.organs import Vocabulary
@@ -131,16 +131,17 @@ class CrossValidation:
         check_config(self.scoring_configs, self.values, "values: ")
         check_writable(self.output)
         for fold in folds:
-            if fold is not None and not self.held_out(fold):
+            held = fold_cases(self.dataset_dir, self.config["cohorts"], self.vocabulary, fold)
+            if fold is not None and not held:
                 raise InputError(
                     f"{self.dataset_dir}: fold {fold} holds out no case; add cases, or train with --all_cases"
                 )
         check_folders(self.runs(folds))
 
-    def held_out(self, fold: int) -> list[str]:
-        """Names of the cases of a fold; the section `validation` is of no fold."""
-        cases = fold_cases(self.dataset_dir, self.config["cohorts"], self.vocabulary, fold)
-        return [case["case"] for case in cases]
+    def validated_always(self) -> set[tuple[str, str]]:
+        """Cohort and name of the cases of the section `validation`, which are of no fold and scored with each."""
+        cases = validation_cases(self.dataset_dir, self.config["cohorts"], self.vocabulary, fold=None)
+        return {(case["cohort"], case["case"]) for case in cases}
 
     def check_data(self, folds: Folds) -> None:
         """Examine all scans once, before hours of work; the runs find the results in the cache."""

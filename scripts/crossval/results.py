@@ -23,11 +23,11 @@ def report_folds(plan: CrossValidation, folds: Sequence[int]) -> None:
     rows: list[Row] = []
     parts: dict[int, dict[str, Any]] = {}
     vocabulary, tolerance = plan.vocabulary, float(plan.config["tolerance"])
+    always = plan.validated_always()  # they would count once for each fold
     for fold in folds:
         scored, parts[fold] = read_scores(plan.scores(fold))
-        held = plan.held_out(fold)
-        mine = [row for row in scored if row["case"] in held]
-        if len(mine) < len(scored):  # the section `validation` is scored with every fold, and would count several times
+        mine = [row for row in scored if (row["cohort"], row["case"]) not in always]
+        if len(mine) < len(scored):
             parts[fold] = summarize(mine, vocabulary, tolerance)
         rows += [{"fold": fold, **row} for row in mine]
     summary = summarize(rows, vocabulary, tolerance)

@@ -15,6 +15,7 @@ import torch
 from bundle.inference.weights import read_checkpoint
 from bundle.organs import Vocabulary
 from bundle.training.history import read_history
+from bundle.training.prior import Prior
 from tests.paths import ROOT
 
 TINY = ROOT / "tests" / "integration" / "tiny.yaml"
@@ -79,6 +80,75 @@ def test_every_supervision_trains(
     steps = [record for record in read_history(tmp_path / "eval" / "history.jsonl") if record["kind"] == "step"]
     assert all("prior" not in record for record in steps)
     assert all(("partial" in record) == (supervision != "full") for record in steps)
+
+
+def test_partial_cohorts_alone_are_trained_on_from_weights_and_their_prior(
+    run_command: Run, tiny_cohorts: Path, trained: Path, tmp_path: Path
+) -> None:
+    """As a server goes on with the model that it serves: cases with a label set each, and none with all organs."""
+    record = read_checkpoint(trained / "models" / "model.pt").record
+    assert record is not None
+    stored = tmp_path / "stored.json"
+    Prior.from_record(record.prior).save(stored)
+    values = {
+        "dataset_dir": tiny_cohorts, "bundle_root": tmp_path / "run", "cohorts": "spleen,liver",
+        "warmup_checkpoint": trained / "models" / "model.pt", "prior_file": stored,
+    }  # fmt: skip
+    bundle(run_command, "training", ("train", "tiny"), **values)
+    path = tmp_path / "run" / "eval" / "history.jsonl"
+    steps = [line for line in read_history(path) if line["kind"] == "step"]
+    assert {line["stage"] for line in steps} == {"train"}
+    for line in steps:
+        assert "labelled" not in line
+        assert {"partial", "prior"} <= set(line)
+    head = json.loads(path.read_text().splitlines()[0])
+    assert head["label_sets"] == {
+        "liver/liver_000": ["liver"], "liver/liver_001": ["liver"],
+        "spleen/spleen_000": ["spleen"], "spleen/spleen_001": ["spleen"],
+    }  # fmt: skip
+    made = read_checkpoint(tmp_path / "run" / "models" / "model.pt").record
+    assert made is not None
+    assert made.prior == record.prior  # as it was: it can go on again
+    assert set(made.sizes) <= {"spleen", "liver"}
+    again = run_command("-m", "monai.bundle", "run", "training", "--config_file", configs("train", "tiny"), *(
+        argument for key, value in values.items() if key != "prior_file" for argument in (f"--{key}", value)),
+        "--overwrite", "True")  # fmt: skip
+    assert again.returncode == 2
+    assert "give the prior.json of an earlier training (--prior_file)" in again.stderr
+
+
+def test_weights_know_their_prior_and_the_sizes_of_organs(trained: Path) -> None:
+    for name in ("warmup.pt", "model.pt", "model_best.pt"):
+        record = read_checkpoint(trained / "models" / name).record
+        assert record is not None
+        prior = Prior.load(trained / "eval" / "prior.json")
+        assert Prior.from_record(record.prior).proportions == prior.proportions
+        assert record.prior["cases"] == len(prior.cases) == 2
+        assert record.sizes["liver"]["cases"] >= 2
+    assert not {"sizes", "prior"} & set(json.loads((trained / "models" / "model.json").read_text()))
+
+
+def test_a_call_as_monai_label_s_stock_app_makes_it_is_refused(
+    run_command: Run, tiny_cohorts: Path, tmp_path: Path
+) -> None:
+    """It hands on images and label maps, and nothing that says which organs were drawn."""
+    folder = tiny_cohorts / "full"
+    items = [
+        {"image": str(image), "label": str(folder / "labelsTr" / image.name)}
+        for image in sorted((folder / "imagesTr").glob("*.nii.gz"))
+    ]
+    overlay = tmp_path / "items.json"
+    overlay.write_text(json.dumps({"train#dataset#data": items[1:], "validate#dataset#data": items[:1]}))
+    files = str([str(ROOT / "configs" / "train.yaml"), str(TINY), str(overlay)])
+    finished = run_command(
+        "-m", "monai.bundle", "run", "training", "--config_file", files, "--dataset_dir", folder / "imagesTr",
+        "--bundle_root", tmp_path / "run", "--train#trainer#max_epochs", 1,
+    )  # fmt: skip
+    assert finished.returncode == 2, finished.stderr[-3000:]
+    assert "Traceback" not in finished.stderr
+    assert "without saying which organs were annotated, as MONAI Label's stock app does" in finished.stderr
+    assert "serve the bundle with `make serve`" in finished.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_2d_network_trains_evaluates_and_infers_with_one_overlay(

@@ -34,7 +34,7 @@ def train(point: int, data: Path, root: Path, **values: object) -> subprocess.Co
 def left_by(root: Path) -> dict[str, Any]:
     """Everything that a run leaves, without the run's own name."""
     left: dict[str, Any] = {}
-    for name in WEIGHTS:
+    for name in [name for name in WEIGHTS if (root / "models" / name).is_file()]:
         left[name] = torch.load(root / "models" / name, weights_only=True)
         left[name]["record"]["training"].pop("run")
     left["history"] = (root / "eval" / "history.jsonl").read_text().splitlines()[1:]
@@ -92,6 +92,17 @@ def test_a_killed_training_ends_as_if_nothing_had_happened(
 ) -> None:
     root, points = undisturbed
     check_kills([spread(3, points, seed=part)[part]], tiny_cohorts, tmp_path, root)
+
+
+def test_a_killed_training_on_partial_cases_alone_ends_as_if_nothing_had_happened(
+    tiny_cohorts: Path, undisturbed: tuple[Path, int], tmp_path: Path
+) -> None:
+    given = {"warmup_checkpoint": undisturbed[0] / "models" / "model.pt",
+             "prior_file": undisturbed[0] / "eval" / "prior.json", "cohorts": "spleen,liver"}  # fmt: skip
+    whole = train(0, tiny_cohorts, tmp_path / "whole", **given)
+    assert whole.returncode == 0, whole.stderr[-3000:]
+    points = int(whole.stdout.split("points:")[1])
+    check_kills([points // 2], tiny_cohorts, tmp_path / "killed", tmp_path / "whole", **given)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import statistics
 import subprocess
 import zipfile
@@ -20,6 +21,7 @@ from bundle.evaluation.scores import METRICS, read_scores, summarize
 from bundle.organs import Vocabulary
 from scripts.crossval import crossval
 from scripts.crossval.plan import CrossValidation, chosen_folds, chosen_values
+from scripts.crossval.results import report_folds
 from scripts.crossval.unseen import UnseenScans, submitted_name
 from scripts.runs import Run
 from tests.paths import ROOT
@@ -127,6 +129,24 @@ def test_scores_of_folds_come_together(
     printed = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["0", "2", "0.300", "–", "–", "–", "–"] in printed
     assert ["standard", "deviation", "0.300", "–", "–", "–", "–"] in printed
+
+
+def test_the_section_validation_counts_with_no_fold(tiny_cohorts: Path, tmp_path: Path) -> None:
+    """Every fold is scored on it too; with all of them together it would weigh as much as the folds do."""
+    data = Path(shutil.copytree(tiny_cohorts, tmp_path / "data"))
+    path = data / "full" / "dataset.json"
+    datalist = json.loads(path.read_text())
+    datalist["validation"] = [{**datalist["training"].pop(), "case": "fold0_1"}]
+    path.write_text(json.dumps(datalist))
+    plan = CrossValidation(data, tmp_path / "out", (TINY,), {})
+    write_fold(plan.scores(0), [0.2, 0.4])  # two cases, of which fold0_1 is of the section
+    write_fold(plan.scores(1), [0.6])
+    report_folds(plan, [0, 1])
+    rows, summary = read_scores(tmp_path / "out")
+    assert {row["case"] for row in rows} == {"fold0_0", "fold1_0"}
+    assert summary["mean"]["dice"] == pytest.approx(0.4)
+    assert summary["folds"]["0"]["cases"] == 1
+    assert summary["folds"]["0"]["mean"]["dice"] == pytest.approx(0.2)
 
 
 # --- Scans nobody trained on -----------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """`python -m scripts segment`: what it writes, goes on with, refuses, and survives."""
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -83,6 +84,39 @@ def test_organs_restrict_the_output(scans: Path, model: Path, tmp_path: Path) ->
     channels = [Vocabulary().channel(name) for name in ("liver", "stomach")]
     np.testing.assert_array_equal(part, np.where(np.isin(whole, channels), whole, 0))
     assert part.any()
+
+
+@pytest.fixture
+def sized(scans: Path, model: Path, tmp_path: Path) -> tuple[Path, float]:
+    """A model that expects a tenth of the liver that it finds, and that volume; of the spleen what it finds."""
+    segment(str(scans / "test_000.nii.gz"), str(tmp_path / "plain"), model=str(model))
+    organs = json.loads((tmp_path / "plain" / "test_000.json").read_text())["organs"]
+    assert not any("plausibility" in organ for organ in organs.values())  # this model knows no sizes
+    liver = organs["liver"]["ml"]
+    sizes = {"liver": {"cases": 7, "ml": liver / 10, "spread": 0.1}}
+    values = {"organs": Vocabulary().names, "pixdim": [12.0, 12.0, 15.0]}
+    return save_model(tmp_path / "sized", sizes=sizes, **values).parent, liver
+
+
+def test_sizes_that_are_not_plausible_are_said(
+    scans: Path, sized: tuple[Path, float], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, liver = sized
+    capsys.readouterr()
+    segment(str(scans / "test_000.nii.gz"), str(tmp_path / "out"), model=str(model), organs="liver")
+    organs = json.loads((tmp_path / "out" / "test_000.json").read_text())["organs"]
+    found = organs["liver"]["plausibility"]
+    assert set(found) == {"flag", "spreads", "expected_ml", "why"}
+    assert found["flag"] == "implausible"
+    assert found["expected_ml"] == pytest.approx(liver / 10)
+    assert found["spreads"] == pytest.approx(math.log(10) / 0.2)  # 0.1 is less than one can know
+    assert [name for name, organ in organs.items() if "plausibility" in organ] == ["liver"]  # the others nobody wanted
+    said = [line for line in capsys.readouterr().out.splitlines() if "implausible" in line]
+    assert said == [f"implausible: {found['why']}"]
+    segment(str(scans), str(tmp_path / "several"), model=str(model), organs="liver")
+    said = [line for line in capsys.readouterr().out.splitlines() if "implausible" in line]
+    assert f"again: implausible: {found['why']}" in said
+    assert len(said) == 3
 
 
 def test_finished_cases_are_skipped_until_something_changes(

@@ -46,6 +46,15 @@ def test_a_model_is_what_its_weights_say(tmp_path: Path, scan: Path) -> None:
     np.testing.assert_array_equal(affine, np.diag([2.0, 2.5, 3.0, 1.0]))
 
 
+def test_sizes_of_organs_come_with_the_weights_of_the_first_model(tmp_path: Path) -> None:
+    sizes = {"liver": {"cases": 2, "ml": 1500.0, "spread": 0.25}}
+    one, two = save_model(tmp_path / "one", sizes=sizes), save_model(tmp_path / "two", seed=1)
+    assert loaded(one).sizes == sizes
+    assert loaded(two).sizes == {}
+    assert loaded(f"{one},{two}").sizes == sizes
+    assert loaded(f"{two},{one}").sizes == {}
+
+
 def test_values_reach_the_engine(tmp_path: Path) -> None:
     values = {"backend": "torch", "flips": [0], "scales": [1.0, 1.5], "skip_air": False}
     segmenter = loaded(save_model(tmp_path), memory=3.0, values=values)

@@ -11,6 +11,7 @@ from monai.bundle import ConfigParser
 from torch import nn
 
 from bundle.errors import InputError, find_input_error
+from bundle.organs import Vocabulary
 from bundle.training.rehearsal import left_as_found
 from tests.paths import ROOT
 
@@ -152,12 +153,31 @@ def test_networks_with_several_heads_are_tried(tiny_cohorts: Path, tmp_path: Pat
     perform(parser, *ACTS)
 
 
-def test_cases_of_another_program_are_tried(tiny_cohorts: Path, tmp_path: Path) -> None:
-    """MONAI Label sets the cases, without cohort, name or label set, and the number of epochs."""
-    folder = tiny_cohorts / "full"
+def cases_of_another_program(data: Path, **more: Any) -> dict[str, Any]:
+    """What MONAI Label sets: cases without cohort, name or values, and the number of epochs."""
+    folder = data / "full"
     cases = [
-        {"image": str(image), "label": str(folder / "labelsTr" / image.name)}
+        {"image": str(image), "label": str(folder / "labelsTr" / image.name), **more}
         for image in sorted((folder / "imagesTr").glob("*.nii.gz"))
     ]
-    values = {"train::dataset::data": cases[1:], "validate::dataset::data": cases[:1], "train::trainer::max_epochs": 3}
+    return {"train::dataset::data": cases[1:], "validate::dataset::data": cases[:1], "train::trainer::max_epochs": 3}
+
+
+@pytest.mark.parametrize("organs", [13, 2])
+def test_cases_of_another_program_are_tried(tiny_cohorts: Path, tmp_path: Path, organs: int) -> None:
+    values = cases_of_another_program(tiny_cohorts, labelled=Vocabulary().names[:organs])
+    if organs < 13:  # nothing to measure q on, and nothing that stage 1 could learn from
+        values |= {"supervision": "partial", "warmup_iterations": 0}
+    perform(configured(tiny_cohorts, tmp_path, **values), "check_label_sets", *ACTS)
+
+
+def test_cases_of_which_nobody_says_what_was_annotated_are_refused(tiny_cohorts: Path, tmp_path: Path) -> None:
+    parser = configured(tiny_cohorts, tmp_path, **cases_of_another_program(tiny_cohorts))
+    with pytest.raises(InputError, match="without saying which organs were annotated, as MONAI Label's stock app does"):
+        perform(parser)
+    assert not list(tmp_path.iterdir())  # before the folders are taken, and before a scan is read
+
+
+def test_partial_cases_alone_are_tried(tiny_cohorts: Path, tmp_path: Path) -> None:
+    values = {"cohorts": ["spleen"], "warmup_checkpoint": "warmup.pt", "supervision": "marginal"}
     perform(configured(tiny_cohorts, tmp_path, **values), *ACTS)

@@ -271,6 +271,8 @@ def test_weights_that_a_run_begins_with_are_not_removed_from_its_folder(tiny_coh
     before, own = files(tmp_path), str(tmp_path / "models" / "warmup.pt")
     said = refusal(tiny_cohorts, tmp_path, warmup_checkpoint=own, overwrite=True)
     assert "models/warmup.pt: warmup_checkpoint is a file of the run that would be removed here" in said
+    said = refusal(tiny_cohorts, tmp_path, prior_file=str(tmp_path / "eval" / "prior.json"), overwrite=True)
+    assert "eval/prior.json: prior_file is a file of the run that would be removed here" in said
     assert files(tmp_path) == before
 
 
