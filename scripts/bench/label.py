@@ -108,8 +108,8 @@ def report(
     head = ["rule", "start", *(f"after round {turn + 1}" for turn in range(rounds))]
     table = Table(head, [[arm, *(number(value) for value in curve)] for arm, curve in curves.items()])
     about = (
-        f"Mean Dice over organs on {test} held-out phantoms; {cases} cases with one saved organ each in {rounds} rounds, "
-        f"{epochs} epochs of training after each."
+        f"Mean Dice over organs on {test} held-out phantoms; {cases} cases with one saved organ each, in {rounds} "
+        f"rounds, with {epochs} epochs of training after each."
     )
     print(f"\n{table.text()}\n\n{about}")
     write_text(folder / "learning.md", f"{table.markdown()}\n{about}\n")
