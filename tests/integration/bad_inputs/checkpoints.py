@@ -18,6 +18,8 @@ __all__ = ["CHECKPOINTS"]
 
 MODEL = "models/model.pt"
 WARMUP = f"{TRAINING} --bundle_root again --warmup_checkpoint models/warmup.pt"
+PRIOR = "eval/prior.json"
+WITH_PRIOR = f"{WARMUP} --prior_file {PRIOR}"
 Weights = dict[str, Any]
 
 
@@ -201,6 +203,9 @@ SEGMENTED: dict[str, Plant] = {
     "a record with an argument that no network has": network(chanels=[4, 8]),
     "a record with channels that are words": network(channels=["four", "eight"]),
     "a record nested too deep": nested_network,
+    "a record with the size of an organ that the model does not have": record(sizes={"lung": 5}),
+    "a record with the size of an organ of 0 ml": record(sizes={"liver": {"cases": 1, "ml": 0, "spread": 0.0}}),
+    "a record with a prior that is a list": record(prior=[0.9, 0.1]),
     "a model.json that is no JSON": content(b"{", "models/model.json"),
     "a model.json that is a list": content(b"[]", "models/model.json"),
     "a model.json that names two organs the other way round": description(swapped_organs),
@@ -251,6 +256,14 @@ CHECKPOINTS = [
              about=OF_WARMUP, trained=True),
     BadInput("weights of another grid in place of stage 1", f"{WARMUP} --pixdim [6,6,6]",
              about=OF_WARMUP, trained=True),
+    BadInput("partial cohorts alone without a prior", f"{WARMUP} --cohorts spleen", about=("--prior_file",),
+             trained=True),
+    BadInput("no prior of an earlier training", f"{TRAINING} --prior_file nowhere.json"),
+    BadInput("half a prior of an earlier training", WITH_PRIOR, cut(PRIOR), about=(PRIOR,), trained=True),
+    BadInput("a prior of other organs", f"{TRAINING} --bundle_root again --prior_file {PRIOR} --organs \"['liver']\"",
+             about=(PRIOR, "organs"), trained=True),
+    BadInput("a prior of volumes for slices", f"{TRAINING} --bundle_root again --prior_file {PRIOR} "
+             "--patch_size [16,16,1] --network_def::spatial_dims 2 --rotation [0.2,0,0]", about=(PRIOR,), trained=True),
     BadInput("a folder with the weights of another run", OTHER_RUN, about=("overwrite",), trained=True),
     BadInput("a folder with an unfinished run of other values", OTHER_RUN, about=("overwrite",), after=KILLED_RUN),
     BadInput("a folder in which a training runs", LONG_RUN, beside=LONG_RUN),

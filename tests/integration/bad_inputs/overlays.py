@@ -29,6 +29,11 @@ def secret_overlay(folder: Path) -> None:
     (folder / "mine.yaml").chmod(0)
 
 
+STOCK_ITEMS = """
+train::dataset::data:
+- {image: data/full/imagesTr/full_000.nii.gz, label: data/full/labelsTr/full_000.nii.gz}
+"""
+
 UNREADABLE: dict[str, str | bytes] = {  # MONAI refuses these before anything of ours runs
     "broken YAML": "confidence: [0.5\n",
     "YAML indented with a tab": "network_def:\n\tchannels: [4, 8]\n",
@@ -118,6 +123,13 @@ OVERLAYS = [
     *(
         BadInput(wrong, MINE, overlay(content), about=(content.split(":")[0],), untouched=True)
         for wrong, content in WRONG.items()
+    ),
+    BadInput(
+        "cases without a label set, as from MONAI Label's stock app",
+        MINE,
+        overlay(STOCK_ITEMS),
+        about=("labelled", "make serve"),
+        untouched=True,
     ),
     BadInput(
         "six mistakes at once",
