@@ -162,7 +162,7 @@ def plan_training(
             "train: there is nothing to learn from: no label map that names an organ was saved, and the server has no "
             "reference cohorts (make serve REFERENCE=DIR)"
         )
-    files = [str(TRAIN), str(OVERLAY), *setup.overlays]
+    files = [str(TRAIN), *setup.overlays, str(OVERLAY)]
     if record is not None:
         write_json(folder / "model.json", record.config() | slice_values(record, setup))
         files.append(str(folder / "model.json"))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any
 
 from ignite.engine import Engine, Events
@@ -43,7 +44,9 @@ class Progress:
     def start(self, engine: Engine) -> None:
         total = (engine.state.max_epochs or 1) * (engine.state.epoch_length or 0)
         done = engine.state.iteration  # of a training that goes on
-        self.bar = tqdm(total=total or None, initial=done, desc=self.description, unit=self.unit, mininterval=0.5)
+        # tqdm's own variable for it: a server's log has a line for each step of a bar
+        pause = float(os.environ.get("TQDM_MININTERVAL", 0.5))
+        self.bar = tqdm(total=total or None, initial=done, desc=self.description, unit=self.unit, mininterval=pause)
 
     def advance(self, engine: Engine) -> None:
         assert self.bar is not None

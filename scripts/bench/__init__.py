@@ -65,7 +65,7 @@ class Bench:
         output: str = "eval/bench-label",
         cases: int = 12,
         rounds: int = 3,
-        epochs: int = 3,
+        epochs: int = 15,
         test: int = 8,
     ) -> None:
         """What a MONAI Label server learns from one saved organ per case, beside the rule that all else is background.
@@ -77,7 +77,7 @@ class Bench:
             output: folder for everything that is made; servers that are there go on.
             cases: that the scripted annotator saves one organ of.
             rounds: of annotating and training.
-            epochs: of a training; one has 100 iterations.
+            epochs: of a training; one has 20 iterations.
             test: held-out phantoms for the scores.
         """
         from scripts.bench.label import run

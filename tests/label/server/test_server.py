@@ -83,6 +83,7 @@ def test_slicer_gets_the_same_labels_as_nrrd(server: Viewer, tmp_path: Path) -> 
 
 
 # --- Annotators save -------------------------------------------------------------------------------------------------
+SHORT = {"epoch_length": 2, "history_interval": 2, "val_interval": 1}  # of tiny trainings
 SAVED = {"test_000": ["liver"], "test_001": ["spleen"], "test_002": ["left kidney", "pancreas"]}
 
 
@@ -105,7 +106,7 @@ def test_a_map_without_names_says_nothing(server: Viewer, scene: Scene, tmp_path
 def test_a_training_uses_exactly_these_label_sets_and_is_served(server: Viewer, scene: Scene, tmp_path: Path) -> None:
     before = server.infer("test_004", tmp_path)
     labels = np.asanyarray(nib.load(before).dataobj)
-    task = server.train(max_epochs=4, margin=1.0, values={"train_learning_rate": 0.01})
+    task = server.train(max_epochs=4, margin=1.0, values={**SHORT, "train_learning_rate": 0.01})
     assert task["status"] == "DONE", task["details"]
     lines = history_of(scene, 1)
     sets = {name: organs for name, organs in lines[0]["label_sets"].items() if name.startswith("saved/")}
@@ -138,7 +139,7 @@ def test_validation_cases_are_never_trained_on(scene: Scene) -> None:
 
 
 def test_a_worse_candidate_is_not_served(server: Viewer, scene: Scene) -> None:
-    task = server.train(max_epochs=3, margin=0.0, values={"train_learning_rate": 1.0})
+    task = server.train(max_epochs=3, margin=0.0, values={**SHORT, "train_learning_rate": 1.0})
     assert task["status"] == "DONE", task["details"]
     record = json.loads((state_of(scene) / "trainings" / "0002" / "training.json").read_text())
     assert record["comparison"]["accepted"] is False
@@ -149,7 +150,7 @@ def test_a_worse_candidate_is_not_served(server: Viewer, scene: Scene) -> None:
 
 # --- It is stopped, goes on, goes back -------------------------------------------------------------------------------
 def test_a_training_is_stopped_and_goes_on(server: Viewer, scene: Scene) -> None:
-    values = {"save_minutes": 0, "train_learning_rate": 0.001}
+    values = {**SHORT, "save_minutes": 0, "train_learning_rate": 0.001}
     request = {"device": "cpu", "max_epochs": 100, "margin": 1.0, "values": values}
     assert server.post("/train/pann", json=request).status_code == 200
     checkpoint = state_of(scene) / "trainings" / "0003" / "models" / "checkpoint.pt"
@@ -190,7 +191,7 @@ def test_a_failed_training_says_why_and_the_server_lives(server: Viewer, scene: 
     hidden = image.with_suffix(".away")
     image.rename(hidden)
     try:
-        task = server.train(max_epochs=1)
+        task = server.train(max_epochs=1, values=SHORT)
     finally:
         hidden.rename(image)
     assert task["status"] == "ERROR"
