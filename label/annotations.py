@@ -20,10 +20,11 @@ from bundle.cohorts.labels import check_spelling, declared_organs, map_values
 from bundle.errors import InputError
 from bundle.files import make_folder
 from bundle.organs import BACKGROUND, IGNORED, UNKNOWN, Vocabulary, normalize
-from bundle.scans.grids import check_grid
+from bundle.scans.grids import check_grid, turn_axes
 from bundle.scans.reading import read_label_map, read_scan
 from bundle.scans.writing import write_nifti
-from bundle.untrusted import is_whole, shown
+from bundle.untrusted import shown
+from label.naming import segment_names, values_in
 
 __all__ = ["COHORT", "Annotation", "is_complete", "names_of", "read_annotation", "write_saved_cohort"]
 
@@ -40,7 +41,8 @@ class Annotation:
     Args:
         case: the image's id in the datastore.
         image: its file, or the folder of a DICOM series.
-        label: the label map.
+        affine: of the image's grid, on which the label map lies.
+        label: the label map; its axes may be turned.
         names: {value in the map: name}, of the values that are there.
         meanings: {value in the map: channel of the model's vocabulary, BACKGROUND, UNKNOWN or IGNORED}.
         labelled: the label set: organs that are annotated.
@@ -49,6 +51,7 @@ class Annotation:
 
     case: str
     image: str
+    affine: NDArray[np.float64]
     label: str
     names: dict[int, str]
     meanings: dict[int, int]
@@ -57,35 +60,6 @@ class Annotation:
 
 
 # --- What a save says ------------------------------------------------------------------------------------------------
-def segment_names(label_info: Any, where: str) -> dict[int, str]:
-    """{number: name} of the segments that a client sent.
-
-    >>> segment_names([{"name": "Spleen", "idx": 1}, {"name": "liver", "idx": 2}], "ct1")
-    {1: 'Spleen', 2: 'liver'}
-    """
-    names: dict[int, str] = {}
-    if not isinstance(label_info, Sequence) or isinstance(label_info, str):
-        example = '[{"name": "spleen", "idx": 1}]'
-        raise InputError(f'{where}: expected "label_info" such as {example}, found {shown(label_info)}')
-    for entry in label_info:
-        name, number = read_segment(entry, where)
-        if names.setdefault(number, name) != name:
-            raise InputError(
-                f'{where}: number {number} in "label_info" is {shown(names[number])} and {shown(name)}; give each '
-                "segment a number of its own"
-            )
-    return names
-
-
-def read_segment(entry: Any, where: str) -> tuple[str, int]:
-    name, number = (entry.get("name"), entry.get("idx")) if isinstance(entry, Mapping) else (None, None)
-    if isinstance(name, str) and name.strip() and isinstance(number, int) and is_whole(number) and number >= 0:
-        return name, number
-    raise InputError(
-        f'{where}: expected a name and a number "idx" for each segment in "label_info", found {shown(entry)}'
-    )
-
-
 def names_of(found: Iterable[int], label_info: Any, where: str) -> dict[int, str]:
     """{value: name} of the values in a label map.
 
@@ -147,8 +121,9 @@ def read_annotation(
     Raises:
         InputError: when the map cannot be read, lies on another grid than its image, or its values are unclear.
     """
-    saved = read_label_map(label)
-    check_grid(read_scan(image), saved)
+    scan = read_scan(image)
+    saved = turn_axes(read_label_map(label), scan.affine)  # viewers turn axes as they like
+    check_grid(scan, saved)
     names = names_of(values_in(saved.voxels), info.get("label_info"), case)
     complete = is_complete(info)
     if any(normalize(name) == COMPLETE for name in names.values()):
@@ -157,15 +132,7 @@ def read_annotation(
     annotated = declared_organs(named)
     labelled = vocabulary.names if complete else [name for name in vocabulary.names if name in annotated]
     meanings = map_values(named, labelled, vocabulary, Path(case))
-    return Annotation(case, str(image), str(label), names, meanings, list(labelled), complete)
-
-
-def values_in(voxels: NDArray[Any]) -> list[int]:
-    """The values of a label map, a slice at a time."""
-    found: set[int] = set()
-    for plane in np.moveaxis(voxels, -1, 0):
-        found.update(int(value) for value in np.unique(np.rint(plane) if plane.dtype.kind == "f" else plane))
-    return sorted(found)
+    return Annotation(case, str(image), scan.affine, str(label), names, meanings, list(labelled), complete)
 
 
 # --- As a cohort -----------------------------------------------------------------------------------------------------
@@ -210,7 +177,7 @@ def copy_label_map(annotation: Annotation, vocabulary: Vocabulary, path: Path) -
 
     A part of an organ whose whole was not drawn is unknown: 0 where 0 means that; else it is left out.
     """
-    saved = read_label_map(annotation.label)
+    saved = turn_axes(read_label_map(annotation.label), annotation.affine)
     own = {channel: organ.value for channel, organ in enumerate(vocabulary, start=1)}
     own |= {BACKGROUND: OTHER, IGNORED: LEFT_OUT, UNKNOWN: LEFT_OUT if annotation.complete else 0}
     table = np.zeros(max(*annotation.meanings, int(saved.voxels.max())) + 1, np.uint8)  # scribbles stay 0

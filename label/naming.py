@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import InputError
-from bundle.organs import ORGANS, WHOLE_VOCABULARY, Organ, Vocabulary, find_organ
+from bundle.organs import ORGANS, WHOLE_VOCABULARY, Organ, Vocabulary, find_organ, normalize
+from bundle.untrusted import is_whole, shown
 
-__all__ = ["Entry", "in_vocabulary", "name_values", "organ_of_segment", "values_in"]
+__all__ = ["Entry", "in_vocabulary", "name_values", "organ_of_segment", "segment_names", "values_in"]
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,43 @@ def values_in(labels: NDArray[Any]) -> list[int]:
     return sorted(found - {0})
 
 
+def segment_names(label_info: Any, where: str) -> dict[int, str]:
+    """{number: name} of the segments that a client sent.
+
+    >>> segment_names([{"name": "Spleen", "idx": 1}, {"name": "liver", "idx": 2}], "ct1")
+    {1: 'Spleen', 2: 'liver'}
+    """
+    names: dict[int, str] = {}
+    if not isinstance(label_info, Sequence) or isinstance(label_info, str):
+        example = '[{"name": "spleen", "idx": 1}]'
+        raise InputError(f'{where}: expected "label_info" such as {example}, found {shown(label_info)}')
+    for entry in label_info:
+        name, number = read_segment(entry, where)
+        if meaning(names.setdefault(number, name)) != meaning(name):
+            raise InputError(
+                f'{where}: number {number} in "label_info" is {shown(names[number])} and {shown(name)}; give each '
+                "segment a number of its own"
+            )
+    return names
+
+
+def meaning(name: str) -> str:
+    """What two names of one structure have in common."""
+    organ = find_organ(name)
+    return normalize(name) if organ is None else organ.name
+
+
+def read_segment(entry: Any, where: str) -> tuple[str, int]:
+    name, number = (entry.get("name"), entry.get("idx")) if isinstance(entry, Mapping) else (None, None)
+    if isinstance(number, str) and number.isascii() and number.isdecimal() and len(number) < 6:
+        number = int(number)
+    if isinstance(name, str) and name.strip() and isinstance(number, int) and is_whole(number) and number >= 0:
+        return name, number
+    raise InputError(
+        f'{where}: expected a name and a number "idx" for each segment in "label_info", found {shown(entry)}'
+    )
+
+
 def name_values(values: Iterable[int], label_info: Sequence[Entry], what: str) -> dict[int, Organ]:
     """The organ of each value, by the entry of ``label_info`` whose ``idx`` it is.
 
@@ -55,38 +93,19 @@ def name_values(values: Iterable[int], label_info: Sequence[Entry], what: str) -
     >>> found[2].name
     'gallbladder'
     """
-    names = names_by_value(label_info, what)
-    return {value: named(value, names.get(value, set()), what) for value in values}
+    names = segment_names(label_info, what)
+    return {value: named(value, names.get(value), what) for value in values}
 
 
-def names_by_value(label_info: Sequence[Entry], what: str) -> dict[int, set[str]]:
-    names: dict[int, set[str]] = {}
-    for entry in label_info:
-        try:
-            names.setdefault(int(entry["idx"]), set()).add(str(entry["name"]))
-        except (KeyError, TypeError, ValueError):
-            raise InputError(
-                f'{what}: expected a list of entries like {{"name": "spleen", "idx": 1}} as label_info, found {entry}; '
-                "say which value of the label map each name belongs to"
-            ) from None
-    return names
-
-
-def named(value: int, names: set[str], what: str) -> Organ:
-    """The one organ that all names of a value mean."""
-    organs = {name: find_organ(name) for name in names}
-    unknown = sorted(name for name, organ in organs.items() if organ is None)
-    found = {organ for organ in organs.values() if organ is not None}
-    if unknown:
-        known = ", ".join(WHOLE_VOCABULARY.names)
-        raise InputError(f'{what}: "{unknown[0]}", its value {value}, is not in the vocabulary; choose from: {known}')
-    if not found:
+def named(value: int, name: str | None, what: str) -> Organ:
+    """The organ that a value's name means."""
+    if name is None:
         raise InputError(f"{what}: value {value} has no name in label_info; name it, or delete what has this value")
-    if len(found) > 1:
-        raise InputError(
-            f"{what}: value {value} is named {' and '.join(sorted(names))} in label_info; give it one name"
-        )
-    return found.pop()
+    organ = find_organ(name)
+    if organ is None:
+        known = ", ".join(WHOLE_VOCABULARY.names)
+        raise InputError(f'{what}: "{name}", its value {value}, is not in the vocabulary; choose from: {known}')
+    return organ
 
 
 def in_vocabulary(

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +22,7 @@ from bundle.organs import WHOLE_VOCABULARY, Organ, Vocabulary
 from bundle.scans.dicom import read_slices, stack
 from bundle.scans.dicom_seg import write_dicom_seg
 from bundle.scans.finding import scans_at
+from bundle.scans.grids import turn_axes
 from bundle.scans.reading import LPS_TO_RAS, Scan, read_label_map
 from label.naming import Entry, in_vocabulary, name_values, organ_of_segment, values_in
 
@@ -147,9 +147,8 @@ def bundle_version() -> str:
 
 def on_grid(label: Scan, series: SeriesGrid, what: str) -> NDArray[Any]:
     """The label map with its axes as the series has them; one of another grid is refused, nothing is resampled."""
-    turn = nib.orientations.ornt_transform(nib.io_orientation(label.affine), nib.io_orientation(series.affine))
-    affine = label.affine @ nib.orientations.inv_ornt_aff(turn, label.voxels.shape)
-    voxels: NDArray[Any] = nib.orientations.apply_orientation(label.voxels, turn)
+    turned = turn_axes(label, series.affine)
+    voxels, affine = turned.voxels, turned.affine
     corners = np.array(np.meshgrid(*[(0, size - 1) for size in series.shape], [1])).reshape(4, -1)
     apart = np.abs((np.linalg.inv(series.affine) @ affine - np.eye(4)) @ corners).max()
     if voxels.shape != series.shape or apart > TOLERANCE:

@@ -24,6 +24,7 @@ from bundle.cohorts.datalists import read_cohort
 from bundle.cohorts.labels import LabelValues
 from bundle.errors import InputError, find_input_error
 from bundle.processes import check_device
+from bundle.scans.grids import turn_axes
 from bundle.scans.reading import read_label_map
 from bundle.scans.volumes import measure_volumes
 from bundle.scans.writing import write_label_map
@@ -284,10 +285,13 @@ class OrganDice(ScoringMethod):
         for one in saved_annotations(datastore, self.state)[0]:
             if not one.labelled or not datastore.get_label_by_image_id(one.case, tag):
                 continue
-            predicted = read_label_map(datastore.get_label_uri(one.case, tag)).voxels
-            saved = LabelValues(one.meanings, one.label).channels(read_label_map(one.label).voxels)
+            predicted = read_label_map(datastore.get_label_uri(one.case, tag))
+            drawn = turn_axes(read_label_map(one.label), predicted.affine)
+            saved = LabelValues(one.meanings, one.label).channels(drawn.voxels)
             channels = {name: vocabulary.channel(name) for name in one.labelled}
-            scores = {name: overlap(saved == channel, predicted == channel) for name, channel in channels.items()}
+            scores = {
+                name: overlap(saved == channel, predicted.voxels == channel) for name, channel in channels.items()
+            }
             result[one.case] = scores
             datastore.update_image_info(one.case, {"dice": scores})
         return result

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bundle.errors import InputError
 from bundle.scans.reading import Scan
 
-__all__ = ["ScanGrid", "check_grid", "grid_difference", "same_grid"]
+__all__ = ["ScanGrid", "check_grid", "grid_difference", "same_grid", "turn_axes"]
 
 
 GRID_TOLERANCE = 0.1  # voxels, at the corners: a rounded header is not a shifted label map
@@ -29,6 +29,20 @@ def same_grid(one: Scan, other: Scan) -> bool:
     """Whether two scans have one shape, and voxels at one place but for the rounding of a header."""
     smallest = float(np.linalg.norm(one.affine[:3, :3], axis=0).min())
     return one.voxels.shape == other.voxels.shape and grid_difference(one, other) <= GRID_TOLERANCE * smallest
+
+
+def turn_axes(scan: Scan, affine: NDArray[np.float64]) -> Scan:
+    """The same volume with its axes in the order and direction of another grid's; no voxel changes its place in mm.
+
+    >>> from pathlib import Path
+    >>> scan = Scan(np.arange(6).reshape(1, 2, 3), np.diag([1.0, 1.0, 1.0, 1.0]), Path("ct.nii.gz"))
+    >>> turned = turn_axes(scan, np.diag([1.0, -1.0, 1.0, 1.0]))
+    >>> turned.voxels[0, 0].tolist(), turned.affine[1].tolist()
+    ([3, 4, 5], [0.0, -1.0, 0.0, 1.0])
+    """
+    turn = nib.orientations.ornt_transform(nib.io_orientation(scan.affine), nib.io_orientation(affine))
+    turned = scan.affine @ nib.orientations.inv_ornt_aff(turn, scan.voxels.shape)
+    return Scan(nib.orientations.apply_orientation(scan.voxels, turn), turned, scan.path)
 
 
 class ScanGrid:

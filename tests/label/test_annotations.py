@@ -137,3 +137,16 @@ def test_the_cohort_has_one_numbering_and_the_label_set_of_each_case(tmp_path: P
         "c": [1, IGNORED, BACKGROUND, BACKGROUND],  # kidneys are two organs
     }
     assert json.loads(path.read_text())["labels"]["6"] == "liver"
+
+
+def test_axes_that_a_viewer_turned_are_turned_back(tmp_path: Path) -> None:
+    said = save(tmp_path, "a", [1, 1, 2], [{"name": "liver", "idx": 1}, {"name": "spleen", "idx": 2}])
+    image = nib.load(said.label)
+    turned = image.as_reoriented(nib.orientations.axcodes2ornt("PIL"))
+    nib.save(turned, tmp_path / "turned.nii.gz")
+    info = {"label_info": [{"name": "liver", "idx": 1}, {"name": "spleen", "idx": 2}]}
+    other = read_annotation("b", tmp_path / "a.nii.gz", tmp_path / "turned.nii.gz", info, SMALL)
+    path = write_saved_cohort(tmp_path / "saved", [said, other], SMALL)
+    maps = [nib.load(case["label"]) for case in read_cohort(path, SMALL)]
+    np.testing.assert_array_equal(np.asanyarray(maps[1].dataobj), np.asanyarray(maps[0].dataobj))
+    np.testing.assert_array_equal(maps[1].affine, maps[0].affine)

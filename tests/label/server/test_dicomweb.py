@@ -34,6 +34,7 @@ from tests.label.dicom_files import AFFINE, SHAPE, ct_series, points_of_map, sav
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.label,
     pytest.mark.skipif(
         not (shutil.which("Orthanc") or Path("/usr/sbin/Orthanc").exists()), reason="Orthanc is not installed"
     ),
