@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from monailabel.interfaces.datastore import Datastore, DefaultLabelTag
 from monailabel.interfaces.tasks.infer_v2 import InferTask, InferType
 from monailabel.interfaces.tasks.scoring import ScoringMethod
@@ -288,21 +287,15 @@ class OrganDice(ScoringMethod):
             predicted = read_label_map(datastore.get_label_uri(one.case, tag))
             drawn = turn_axes(read_label_map(one.label), predicted.affine)
             saved = LabelValues(one.meanings, one.label).channels(drawn.voxels)
-            channels = {name: vocabulary.channel(name) for name in one.labelled}
-            scores = {
-                name: overlap(saved == channel, predicted.voxels == channel) for name, channel in channels.items()
-            }
+            scores = {name: overlap(saved, predicted.voxels, vocabulary.channel(name)) for name in one.labelled}
             result[one.case] = scores
             datastore.update_image_info(one.case, {"dice": scores})
         return result
 
 
-def overlap(one: NDArray[np.bool_], other: NDArray[np.bool_]) -> float | None:
-    """Dice of two masks; None where both are empty.
-
-    >>> overlap(np.array([True, True, False]), np.array([True, False, False]))
-    0.6667
-    """
+def overlap(saved: NDArray[Any], predicted: NDArray[Any], channel: int | None) -> float | None:
+    """Dice of a channel in two label maps; None where neither has it."""
+    one, other = saved == channel, predicted == channel
     total = int(one.sum()) + int(other.sum())
     return round(2 * int((one & other).sum()) / total, 4) if total else None
 
