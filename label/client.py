@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 CONNECT_SECONDS, ANSWER_SECONDS = 5, 120
 ATTEMPTS, FIRST_WAIT_MS = 3, 200  # where a server says that it is too busy
 
+AS_STORED = (("application/dicom", "*"),)
+
 CURE = "start it, or give the address of another one"
 
 
@@ -90,6 +92,8 @@ def reason(error: Exception) -> str:
     if isinstance(error, requests.HTTPError) and error.response is not None:
         if error.response.status_code in (401, 403):
             return "it asks for a password; set MONAI_LABEL_DICOMWEB_USERNAME and MONAI_LABEL_DICOMWEB_PASSWORD"
+        if error.response.status_code >= 500:
+            return f"it fails with HTTP {error.response.status_code}; see its log"
         return f"it answers with HTTP {error.response.status_code}; give the whole address, such as …/dicom-web"
     if isinstance(error, requests.Timeout):
         return f"it does not answer; {CURE}"
@@ -172,11 +176,21 @@ def download(client: DICOMwebClient, study: str, series: str, folder: Path, by_f
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".download-") as unfinished:
         whole = Path(unfinished, "series")
         with asking(client.base_url):
-            dicom_web_download_series(study, series, str(whole), client, by_frame)
+            if by_frame:
+                dicom_web_download_series(study, series, str(whole), client, True)
+            else:
+                fetch_as_stored(client, study, series, whole)
         if not any(whole.iterdir()):
             raise InputError(f"{client.base_url}: series {series} has no files; store it again")
         os.replace(whole, folder)
     return folder
+
+
+def fetch_as_stored(client: DICOMwebClient, study: str, series: str, folder: Path) -> None:
+    """Whole files, compressed as they are: Orthanc fails where it is asked to decompress JPEG 2000."""
+    folder.mkdir()
+    for index, found in enumerate(client.retrieve_series(study, series, media_types=AS_STORED)):
+        found.save_as(folder / f"{index:05d}.dcm")
 
 
 def store_seg(client: DICOMwebClient, file: str | Path) -> str:

@@ -76,6 +76,18 @@ class OrganDatastore(DICOMWebDatastore):
     ) -> None:
         self._known_segs: dict[str, StoredSeg | None] = {}
         super().__init__(client, search_filter, cache_path, fetch_by_frame, convert_to_nifti)
+        self._stop_watching()
+
+    def _stop_watching(self) -> None:
+        """End the thread that looks for files which others put into the folder: nobody does.
+
+        It would empty and fill the list of images while requests read it.
+        """
+        self._auto_reload = False
+        observer = getattr(self, "_observer", None)
+        if observer is not None and observer.is_alive():
+            observer.stop()
+            observer.join()
 
     def _to_id(self, file: str) -> tuple[str, str]:
         """Name and ending of a file; UIDs are full of dots."""
@@ -162,6 +174,7 @@ class OrganDatastore(DICOMWebDatastore):
 
     def datalist(self, full_path: bool = True) -> list[dict[str, Any]]:
         """Images and label maps for training, all of them fetched; what cannot be read is left out with a warning."""
+        self._init_from_datastore_file()
         images = set(self.list_images())
         newest = newest_by_image(seg for seg in self.find_segs() if seg.image in images)
         for image_id in LocalDatastore.get_labeled_images(self):
@@ -183,6 +196,7 @@ class OrganDatastore(DICOMWebDatastore):
 
     def _refresh(self, image_id: str) -> None:
         """Let the final label be that of the newest SEG; none where the archive has none."""
+        self._init_from_datastore_file()  # a training in another process may have fetched it
         info = self.get_image_info(check_uid(image_id)) or self._dicom_info(image_id)
         study = info.get("StudyInstanceUID") or self._dicom_info(image_id)["StudyInstanceUID"]
         newest = newest_by_image(self.find_segs(study)).get(image_id)
@@ -233,6 +247,7 @@ class OrganDatastore(DICOMWebDatastore):
             InputError: for a final label map with a value that has no name, or none of the vocabulary, or on another
                 grid; then nothing is stored.
         """
+        self._init_from_datastore_file()
         image_file = self.get_image_uri(image_id)
         info = dict(label_info or {})
         made = ""

@@ -31,6 +31,7 @@ from label.client import connect, store_seg
 from label.dicomweb import OrganDatastore, open_archive
 from label.segs import nifti_to_dicom_seg, read_series_grid
 from tests.label.dicom_files import AFFINE, SHAPE, ct_series, points_of_map, save_labels, segment, write_seg_by_hand
+from tests.paths import REAL_DATA
 
 pytestmark = [
     pytest.mark.slow,
@@ -158,6 +159,28 @@ def test_labels_as_ohif_sends_them(url: str, store: OrganDatastore, image: str, 
     assert points_by_pydicom_seg(seg) == points_of_map(labels, grid.affine, {8: "liver"})
 
 
+@pytest.mark.skipif(not (REAL_DATA / "example_dicom").exists(), reason="needs the real CT data of ../shared/data")
+def test_a_real_series_in_jpeg_2000(url: str, store: OrganDatastore, tmp_path: Path) -> None:
+    """Orthanc cannot decompress it, so it has to come as it is stored. Its UIDs are blanked, so it gets some."""
+    (tmp_path / "ct").mkdir()
+    for file in (REAL_DATA / "example_dicom").iterdir():
+        header = pydicom.dcmread(file)
+        header.StudyInstanceUID, header.SeriesInstanceUID = "1.2.3.4", "1.2.3.5"
+        header.SOPInstanceUID = header.file_meta.MediaStorageSOPInstanceUID
+        header.SOPClassUID = header.file_meta.MediaStorageSOPClassUID
+        header.save_as(tmp_path / "ct" / file.name)
+    upload(url, tmp_path / "ct")
+    truth = nib.load(REAL_DATA / "example_dicom_label.nii.gz")
+    sent = {"label_info": [{"name": organ.name, "idx": organ.value} for organ in ORGANS]}
+    store.save_label("1.2.3.5", str(REAL_DATA / "example_dicom_label.nii.gz"), "final", sent)
+    (pair,) = open_archive(url, str(tmp_path / "other")).datalist()
+    back = nib.load(pair["label"])
+    turned = nib.as_closest_canonical(back), nib.as_closest_canonical(truth)
+    np.testing.assert_array_equal(np.asarray(turned[0].dataobj), np.asarray(turned[1].dataobj))
+    np.testing.assert_allclose(turned[0].affine, turned[1].affine, atol=0.01)
+    assert nib.load(pair["image"]).shape == back.shape
+
+
 # --- What the archive has --------------------------------------------------------------------------------------------
 def test_what_is_new_shows_at_once(url: str, store: OrganDatastore, tmp_path: Path) -> None:
     assert store.status() == {"total": 0, "completed": 0, "label_tags": {}}
@@ -186,6 +209,17 @@ def test_a_label_of_another_server(url: str, store: OrganDatastore, image: str, 
     assert info == [{"name": "spleen", "idx": 1}, {"name": "liver", "idx": 6}, {"name": "pancreas", "idx": 11}]
     (seg,) = segs_of(url, tmp_path)
     assert store.get_label_uri(seg.SeriesInstanceUID, "final") == pair["label"]  # as the stock server asks
+
+
+def test_two_processes_share_a_folder(url: str, store: OrganDatastore, image: str, tmp_path: Path) -> None:
+    """As a server and its training do."""
+    training = open_archive(url, str(tmp_path / "cache"))
+    store.save_label(image, labels_file(tmp_path), "original", {"model": "pann"})
+    store.save_label(image, labels_file(tmp_path), "final", dict(SENT))
+    assert len(training.datalist()) == 1
+    assert training.get_label_info(image, "final")["label_info"] == SENT["label_info"]  # not read from the SEG
+    training.save_label(image, labels_file(tmp_path), "checked", {})
+    assert set(store.get_labels_by_image_id(image)) == {"original", "final", "checked"}
 
 
 def test_the_newest_seg_counts_and_deleted_ones_do_not(
