@@ -61,7 +61,7 @@ $(READY): pyproject.toml
 
 $(LABEL_READY): label/requirements.txt label/requirements-alone.txt
 	$(BASE_PYTHON) -m venv $(LABEL_VENV)
-	$(LABEL_RUN) -m pip install --quiet -r label/requirements.txt pytest==9.2.0
+	$(LABEL_RUN) -m pip install --quiet -r label/requirements.txt pytest==9.2.0 selenium==4.45.0
 	$(LABEL_RUN) -m pip install --quiet --no-deps -r label/requirements-alone.txt
 	touch $(LABEL_READY)
 

@@ -110,7 +110,7 @@ class Predictor:
         began = time.monotonic()
         version, model = self.segmenter(device)
         labels, affine = model(image)
-        return Answer(labels, affine, model.vocabulary, model.sizes, version, time.monotonic() - began)
+        return Answer(labels, affine, model.vocabulary, self.state.sizes, version, time.monotonic() - began)
 
     # --- What was found before ---------------------------------------------------------------------------------------
     def size_file(self, image: str | Path, version: int) -> Path:

@@ -83,7 +83,7 @@ class ServerState:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).resolve()
-        self.read: tuple[Path, ModelRecord] | None = None  # what the served model is, once somebody asked
+        self.read: dict[int, ModelRecord] = {}  # what versions are, once somebody asked
 
     # --- How it is set up --------------------------------------------------------------------------------------------
     def set_up(
@@ -158,14 +158,28 @@ class ServerState:
     @property
     def model(self) -> ModelRecord | None:
         """What the served model is; None where there is none yet."""
-        weights = self.served_weights
-        if weights is None:
-            return None
-        if self.read is None or self.read[0] != weights:
-            record, _ = read_checkpoint(weights).describe()
+        return None if self.served is None else self.describe(self.served)
+
+    def describe(self, version: int) -> ModelRecord:
+        """What a version is; a version never changes."""
+        if version not in self.read:
+            record, _ = read_checkpoint(self.weights(version)).describe()
             assert record is not None  # checked when it became a version
-            self.read = (weights, record)
-        return self.read[1]
+            self.read[version] = record
+        return self.read[version]
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """Organ sizes to judge answers by: of each organ those of most cases, among all versions up to the served one.
+
+        A version that was trained on a few saved organs alone knows less than the model that it began with.
+        """
+        found: dict[str, Any] = {}
+        for version in range(1, 1 + (self.served or 0)):
+            for organ, size in self.describe(version).sizes.items():
+                if organ not in found or size["cases"] >= found[organ]["cases"]:
+                    found[organ] = size
+        return found
 
     @property
     def vocabulary(self) -> Vocabulary:

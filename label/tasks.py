@@ -233,8 +233,7 @@ class UnlikelySizes(Strategy):
         images = {image: datastore.get_image_uri(image) for image in sorted(datastore.get_unlabeled_images())}
         found = self.predictor.sizes_of(images.values(), chosen_device(request), look)
         known = {image: found[path] for image, path in images.items() if path in found}
-        sizes = self.predictor.segmenter(chosen_device(request))[1].sizes
-        sample = as_sample(choose_by_sizes(known, sizes))
+        sample = as_sample(choose_by_sizes(known, self.predictor.state.sizes))
         if sample is None and images:
             sample = {"id": next(iter(images)), "why": ["no image has been segmented yet: run batch inference"]}
         return None if sample is None else {**sample, "looked_at": len(known), "unlabeled": len(images)}
@@ -313,7 +312,7 @@ class OrganPlausibility(ScoringMethod):
 
     def __call__(self, request: Request, datastore: Datastore) -> dict[str, Any]:
         tag, vocabulary, result = request.get("tag") or ORIGINAL, self.state.vocabulary, {}
-        sizes = {} if self.state.model is None else self.state.model.sizes
+        sizes = self.state.sizes
         for image in sorted(datastore.list_images()):
             if not datastore.get_label_by_image_id(image, tag):
                 continue

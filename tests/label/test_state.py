@@ -85,3 +85,13 @@ def test_a_damaged_setup_is_told(state: ServerState) -> None:
     (state.folder / "server.json").write_text('{"models": 1}')
     with pytest.raises(InputError, match=r"server\.json"):
         state.set_up()
+
+
+def test_sizes_of_most_cases_are_kept(tmp_path: Path) -> None:
+    state = ServerState(tmp_path / "state")
+    many, few = ({"cases": cases, "ml": 100.0 * cases, "spread": 0.1} for cases in (9, 1))
+    state.set_up(save_model(tmp_path / "first", sizes={"liver": many}))
+    state.add_version(save_model(tmp_path / "second", sizes={"liver": few, "spleen": few}), training=1, note="")
+    assert state.sizes == {"liver": many, "spleen": few}
+    state.roll_back()
+    assert state.sizes == {"liver": many}
