@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bundle.checks.sizes import Plausibility, judge_volumes
 from numpy.typing import NDArray
 
+from bundle.checks.sizes import Plausibility, judge_volumes
 from bundle.errors import InputError
 from bundle.files import fingerprint_files, write_json
 from bundle.inference.segmenters import Segmenter, load_segmenter
