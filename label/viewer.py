@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -177,3 +178,23 @@ def draw_organs(truth: Path, organs: Sequence[str], path: Path, shift: int = 3) 
         drawn[labels == WHOLE_VOCABULARY.channel(organ)] = 1 + order.index(organ)
     write_nifti(path, drawn, image.affine)
     return path, [{"name": name, "idx": number} for number, name in enumerate(order, start=1)]
+
+
+def main(url: str, image: str, truth: str, organ: str) -> None:
+    """Save one organ of a known truth, as an annotator would who draws it perfectly: for trying a server out.
+
+    Args:
+        url: of the server.
+        image: its id there.
+        truth: complete label map of the image, with the vocabulary's values.
+        organ: to save.
+    """
+    viewer = Viewer(url.rstrip("/"), process=0, log=Path(os.devnull))
+    with tempfile.TemporaryDirectory() as folder:
+        label, info = draw_organs(Path(truth), [organ], Path(folder) / f"{image}.nii.gz")
+        answer = viewer.check(viewer.save(image, label, label_info=info))
+    print(json.dumps(answer.json()))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -25,6 +25,7 @@ from tests.paths import ROOT
 README = "README.md"
 DOCS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
 PAGES = [README, *DOCS]  # whose commands are run
+SERVED = ("curl ", "while curl ", "python -m label.viewer ")  # run by tests/label/server/test_docs.py, beside a server
 TEXTS = [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md"]
 GENERATED = {*(f"docs/reference/{name}.md" for name in ("commands", "configs", "datasets")), "docs/errors.md"}
 FEW = "--warmup_iterations 2 --train_iterations 2"
@@ -67,7 +68,7 @@ def read(page: str) -> str:
 
 def commands(page: str) -> list[str]:
     blocks = re.findall(r"```bash\n(.*?)```", read(page), re.DOTALL)
-    return [line for block in blocks for line in block.splitlines() if line]
+    return [line for block in blocks for line in block.splitlines() if line and not line.startswith(SERVED)]
 
 
 def prose(page: str) -> str:
@@ -77,7 +78,7 @@ def prose(page: str) -> str:
 
 # --- Commands that are run -------------------------------------------------------------------------------------------
 def make_clone(folder: Path) -> Path:
-    for name in ("bundle", "configs", "scripts"):
+    for name in ("bundle", "configs", "label", "scripts"):
         shutil.copytree(ROOT / name, folder / name)
     return folder
 
