@@ -8,11 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bundle.cohorts.selection import validation_cases
 from bundle.errors import InputError
 from bundle.evaluation.tables import MISSING, Table, number
+from bundle.organs import Vocabulary
 from bundle.reports.demo import plot_losses
 from bundle.reports.figures import COLORS, grid_of_axes, plain_axes
 from bundle.reports.pages import Picture, draw_picture, write_page
+from bundle.reports.slices import plot_slices
 from bundle.training.history import read_history
 
 if TYPE_CHECKING:
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_learning", "write_training_report"]
 
+MODELS = {"served": "served model", "candidate": "candidate"}  # folders of their scores, and what the report calls them
+SHOWN = 3  # cases in the picture
 SMALL_CHANGE = 0.005  # of a Dice; not marked as a gain or a loss
 
 
@@ -43,6 +48,7 @@ def write_training_report(folder: Path, record: Mapping[str, Any]) -> Path:
         saved=label_table(label_sets),
         cases=len(label_sets),
         scores=score_table(comparison) if comparison.get("candidate") else None,
+        slices=draw_answers(folder, plan, comparison),
         losses=draw_losses(folder),
         values=value_table(plan.get("values", {})),
     )
@@ -69,6 +75,22 @@ def score_table(comparison: Mapping[str, Any]) -> Table:
         rows.append([organ, number(old), number(new), MISSING if change is None else f"{change:+.3f}"])
         kinds.append(["", "", "", kind])
     return Table(["organ", "served model", "candidate", f"change (may lose {margin:g})"], rows, kinds=kinds)
+
+
+def draw_answers(folder: Path, plan: Mapping[str, Any], comparison: Mapping[str, Any]) -> Picture | None:
+    """Held-out cases as both models segment them."""
+    columns = {head: folder / "scores" / name / "segmentations" for name, head in MODELS.items()}
+    columns = {head: maps for head, maps in columns.items() if maps.is_dir()}
+    if not columns or not comparison.get("candidate"):
+        return None
+    values, vocabulary = plan["values"], Vocabulary(list(comparison["candidate"]))
+    held_out = validation_cases(values["dataset_dir"], values["cohorts"], vocabulary, values["fold"])
+    cases = [case for case in held_out if case["image"].endswith((".nii.gz", ".nii"))][:SHOWN]
+    if not cases:
+        return None
+    images = [(case["case"], case["image"]) for case in cases]
+    maps = {head: [place / f"{case['case']}.nii.gz" for case in cases] for head, place in columns.items()}
+    return draw_picture(plot_slices(images, maps, vocabulary), "The axial slice that shows the most organs.")
 
 
 def value_table(values: Mapping[str, Any]) -> Table:

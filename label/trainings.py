@@ -113,7 +113,6 @@ class Training:
             note = f"training {self.number}: {comparison.why}"
             version = self.state.add_version(candidate, self.number, note)
         self.note(status=FINISHED, ended=now_in_words(), comparison=asdict(comparison), version=version)
-        self.clear()
         return comparison
 
     def score(self, name: str, weights: Path) -> dict[str, Any]:
@@ -147,6 +146,13 @@ class Training:
             raise StoppedError(f"{run_id} was stopped; train again with resume to go on")
         if code:
             raise InputError(sentence or f"{run_id} ended with exit code {code}: {last}")
+
+    def report(self) -> None:
+        """Write the report. Whatever is wrong with a picture, the training is what it is."""
+        try:
+            write_training_report(self.folder, self.record)
+        except Exception as error:
+            print(f"the report of training {self.number} could not be written: {error!r}", flush=True)
 
     def clear(self) -> None:
         """Remove what nobody needs after a finished training: pseudo-labels and segmentations take room."""
@@ -183,7 +189,8 @@ def train_on_saved(state: ServerState, annotations: Sequence[Annotation], reques
             raise
         finally:
             if training.record.get("status") in (FINISHED, FAILED):
-                write_training_report(training.folder, training.record)
+                training.report()
+                training.clear()
     return training
 
 

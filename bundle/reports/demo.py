@@ -121,26 +121,35 @@ def score_table(before: Mapping[str, Any], after: Mapping[str, Any]) -> Table:
 
 # --- Figures ---------------------------------------------------------------------------------------------------------
 def plot_losses(history: Sequence[Mapping[str, Any]]) -> Figure:
-    """The loss of stage 1, and the parts of the loss of stage 2."""
-    figure, (first, second) = grid_of_axes(2, 2, 5.2, 3.4)
+    """The loss of stage 1, and the parts of the loss of stage 2; of a stage that was replaced nothing."""
     warmup, train = records_of(history, "warmup"), records_of(history, "train")
-    first.plot([r["iteration"] for r in warmup], [r["loss"] for r in warmup], color=INK)
-    first.set(title="stage 1: fully labelled cases", xlabel="iteration", ylabel="loss", yscale="log")
+    figure, axes = grid_of_axes(2 if warmup else 1, 2, 5.2, 3.4)
+    if warmup:
+        draw_first_loss(axes[0], warmup)
+    draw_loss_parts(axes[-1], train)
+    return figure
+
+
+def draw_first_loss(axis: Axes, warmup: Sequence[Mapping[str, Any]]) -> None:
+    axis.plot([r["iteration"] for r in warmup], [r["loss"] for r in warmup], color=INK)
+    axis.set(title="stage 1: fully labelled cases", xlabel="iteration", ylabel="loss", yscale="log")
+    plain_log_axis(axis.yaxis)
+    plain_axes(axis)
+
+
+def draw_loss_parts(axis: Axes, train: Sequence[Mapping[str, Any]]) -> None:
     names = {"labelled": "labelled  J_L", "partial": "partial  λ1 J_P", "prior": "prior  λ2 J_C"}
     for (name, text), color in zip(names.items(), COLORS, strict=False):
         known = [record for record in train if name in record]
         if known:
-            second.plot([r["iteration"] for r in known], [r[name] for r in known], label=text, color=color)
-    second.set(title="stage 2: all cases", xlabel="iteration")
-    second.axhline(0, color="#b8c0cc", linewidth=0.8)
+            axis.plot([r["iteration"] for r in known], [r[name] for r in known], label=text, color=color)
+    axis.set(title="stage 2: all cases", xlabel="iteration")
+    axis.axhline(0, color="#b8c0cc", linewidth=0.8)
     if train:
-        low, high = second.get_ylim()
-        second.set_ylim(low, high + 0.15 * (high - low))  # room for the legend
-        second.legend(frameon=False, loc="upper center", ncols=3, fontsize=9)
-    plain_log_axis(first.yaxis)
-    plain_axes(first)
-    plain_axes(second)
-    return figure
+        low, high = axis.get_ylim()
+        axis.set_ylim(low, high + 0.15 * (high - low))  # room for the legend
+        axis.legend(frameon=False, loc="upper center", ncols=3, fontsize=9)
+    plain_axes(axis)
 
 
 def plot_proportions(history: Sequence[Mapping[str, Any]], prior: Prior) -> Figure:
