@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,12 +17,11 @@ from PIL import Image
 
 from bundle.organs import ORGANS
 from label.archive import running_orthanc, upload
-from label.screenshot import take_screenshot
+from label.pictures import show_answer
 from label.series import write_phantom_series
 from label.viewer import Viewer, draw_organs, running_server
 from tests.label.server.commands import run
 from tests.label.server.conftest import Scene
-from tests.paths import ROOT
 
 pytestmark = [
     pytest.mark.slow,
@@ -116,12 +114,7 @@ def test_a_bad_save_is_refused_and_the_archive_unchanged(archive: Archive, tmp_p
 
 
 @pytest.mark.skipif(not shutil.which("chromedriver"), reason="Chromium and its driver are not installed")
-def test_ohif_shows_the_ct_with_its_organs(archive: Archive, tmp_path: Path) -> None:
-    """Writes docs/figures/ohif.png with PANN_WRITE_FIGURES=1."""
-    label, info = draw_organs(archive.truth, [organ.name for organ in ORGANS], tmp_path / "label.nii.gz")
-    assert archive.viewer.save(archive.series, label, label_info=info).status_code == 200
-    path = take_screenshot(archive.viewer.url, archive.study, tmp_path / "ohif.png")
+def test_ohif_shows_the_ct_with_the_answer_of_the_model(scene: Scene, tmp_path: Path) -> None:
+    path = show_answer(scene.model, tmp_path / "ohif.png", grid=(64, 64, 32))
     picture = np.asarray(Image.open(path).convert("RGB")).astype(int)
     assert (picture.max(2) - picture.min(2) > 60).sum() > 1000  # organs are colored
-    if os.environ.get("PANN_WRITE_FIGURES"):
-        shutil.copy(path, ROOT / "docs" / "figures" / "ohif.png")
