@@ -11,6 +11,8 @@ import os
 import re
 import socket
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from scripts.runs import ROOT
 __all__ = ["serve"]
 
 HOST = "127.0.0.1"
+POLL = 0.5  # seconds between two looks whether the server is up
 STATE = ROOT / "eval" / "label"
 APP = """# Made by `python -m scripts serve`: here MONAI Label looks for the app.
 from label.main import PannApp  # noqa: F401
@@ -65,7 +68,8 @@ def serve(
     folder = ServerState(state)
     folder.set_up(model, listed(reference), listed(overlays), prior)
     write_text(make_folder(folder.folder / "app") / "main.py", APP)
-    print(welcome(studies, folder.folder, f"http://{host}:{port}", folder.served))
+    text = welcome(studies, folder.folder, f"http://{host}:{port}", folder.served)
+    threading.Thread(target=announce, args=(text, host, port), daemon=True).start()
     start(studies, folder.folder, host, port)
 
 
@@ -105,8 +109,8 @@ PaNN for MONAI, served by MONAI Label
   model       {served}
   state       {folder}
 
-  3D Slicer   Extensions Manager: install "MONAILabel". Module MONAI Label: server {url}, green arrow, "Next sample",
-              then "Run" under Auto Segmentation. Before "Submit Label", delete what you do not vouch for.
+  3D Slicer   Extensions Manager: install "MONAILabel". Module MONAI Label: server {url}, green arrow,
+              "Next sample", then "Run" under Auto Segmentation. Before "Submit Label", delete what you do not vouch for.
   OHIF        {ohif}
   by hand     {url}/          all requests
               {url}/info/     model, labels, strategies
@@ -114,6 +118,16 @@ PaNN for MONAI, served by MONAI Label
 
   docs/how-to/label.md has the first ten minutes. Ctrl-C ends the server; the same command goes on.
 """
+
+
+def announce(text: str, host: str, port: int) -> None:
+    """Say how to connect once the server answers, below all that MONAI Label says while it starts."""
+    while True:
+        with socket.socket() as test:
+            if test.connect_ex((host, port)) == 0:
+                print(text, flush=True)
+                return
+        time.sleep(POLL)
 
 
 def start(studies: str, folder: Path, host: str, port: int) -> None:
