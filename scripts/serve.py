@@ -110,7 +110,8 @@ PaNN for MONAI, served by MONAI Label
   state       {folder}
 
   3D Slicer   Extensions Manager: install "MONAILabel". Module MONAI Label: server {url}, green arrow,
-              "Next sample", then "Run" under Auto Segmentation. Before "Submit Label", delete what you do not vouch for.
+              "Next sample", then "Run" under Auto Segmentation.
+              Before "Submit Label", delete every segment that you do not vouch for.
   OHIF        {ohif}
   by hand     {url}/          all requests
               {url}/info/     model, labels, strategies
