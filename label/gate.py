@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 __all__ = ["MARGIN", "Comparison", "compare_models"]
@@ -36,14 +36,20 @@ class Comparison:
 
 
 def compare_models(
-    served: Mapping[str, Any] | None, candidate: Mapping[str, Any] | None, margin: float = MARGIN
+    served: Mapping[str, Any] | None,
+    candidate: Mapping[str, Any] | None,
+    margin: float = MARGIN,
+    first: Mapping[str, Any] | None = None,
 ) -> Comparison:
-    """Compare two summaries of scores (`bundle.evaluation.summaries`) on the same cases.
+    """Compare summaries of scores (`bundle.evaluation.summaries`) on the same cases.
+
+    Beside the served model stands the one that the server began with: many small losses must not add up.
 
     Args:
         served: of the served model; None where there is none.
         candidate: of the candidate; None where there is no fully labelled case to validate on.
         margin: that an organ may lose.
+        first: of the model that the server began with, where that is another.
 
     >>> def summary(liver, spleen):
     ...     return {"cases": 4, "organs": {"liver": {"dice": liver}, "spleen": {"dice": spleen}}}
@@ -59,7 +65,17 @@ def compare_models(
         mean = mean_of(after, after, after)
         why = f"the first model: mean Dice {short(mean)} on {candidate['cases']} validation cases"
         return Comparison(True, why, candidate["cases"], margin, {}, after)
-    before = dice_by_organ(served)
+    for other, name in ((first, "model that the server began with"), (served, "served model")):
+        if other is not None:
+            found = compare_pair(other, candidate, margin, name)
+            if not found.accepted:
+                break
+    return replace(found, served=dice_by_organ(served))
+
+
+def compare_pair(served: Mapping[str, Any], candidate: Mapping[str, Any], margin: float, name: str) -> Comparison:
+    """Whether a candidate is not worse than one other model."""
+    before, after = dice_by_organ(served), dice_by_organ(candidate)
     lost = [
         f"{organ} {short(old)} → {short(new)}"
         for organ, old in before.items()
@@ -72,9 +88,9 @@ def compare_models(
         allowed += f", their mean {short(margin / 3, 2)}"
     change = f"on {candidate['cases']} validation cases: "
     if lost:
-        why = f"worse than the served model {change}{', '.join(lost)} ({allowed})"
+        why = f"worse than the {name} {change}{', '.join(lost)} ({allowed})"
         return Comparison(False, why, candidate["cases"], margin, before, after)
-    why = f"not worse than the served model {change}mean Dice {short(old_mean)} → {short(new_mean)}"
+    why = f"not worse than the {name} {change}mean Dice {short(old_mean)} → {short(new_mean)}"
     return Comparison(True, why, candidate["cases"], margin, before, after)
 
 

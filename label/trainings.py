@@ -102,12 +102,14 @@ class Training:
         self.note(status=RUNNING)
         self.step("training", plan.configs, plan.values)
         candidate = self.folder / "models" / "model.pt"
-        base = self.state.served_weights
-        summaries = {
-            name: self.score(name, weights) if plan.validated and weights is not None else None
-            for name, weights in (("served", base), ("candidate", candidate))
-        }
-        comparison = compare_models(summaries["served"], summaries["candidate"], self.record["margin"])
+        models = {"candidate": candidate}
+        if self.state.served is not None:
+            models |= {"served": self.state.weights(self.state.served)}
+            models |= {"first": self.state.weights(1)} if self.state.served > 1 else {}
+        scores = {name: self.score(name, weights) for name, weights in models.items()} if plan.validated else {}
+        comparison = compare_models(
+            scores.get("served"), scores.get("candidate"), self.record["margin"], scores.get("first")
+        )
         version = None
         if comparison.accepted:
             note = f"training {self.number}: {comparison.why}"

@@ -52,3 +52,15 @@ def test_the_first_model_is_taken() -> None:
     found = compare_models(None, summary(liver=0.5))
     assert found.accepted
     assert found.why == "the first model: mean Dice .500 on 3 validation cases"
+
+
+def test_small_losses_do_not_add_up() -> None:
+    first, served, candidate = summary(liver=0.90), summary(liver=0.88), summary(liver=0.86)
+    assert compare_models(served, candidate, margin=0.09).accepted
+    found = compare_models(served, candidate, margin=0.09, first=first)
+    assert not found.accepted
+    assert "worse than the model that the server began with" in found.why
+    assert found.served == {"liver": 0.88}  # what the report shows beside the candidate
+    assert compare_models(served, summary(liver=0.89), margin=0.09, first=first).why.startswith(
+        "not worse than the served"
+    )
