@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bundle.cohorts.datalists import Case, load_cases
-from bundle.cohorts.selection import full_cases, validation_cases
+from bundle.cohorts.selection import evaluation_cases, full_cases, validation_cases
 from bundle.configs.components import nearest
 from bundle.configs.values import VALUES
 from bundle.errors import InputError
@@ -27,7 +27,15 @@ from label.state import ServerState, Setup
 from scripts.configs import TRAIN, check_config, config_values
 from scripts.runs import ROOT
 
-__all__ = ["OPTIONS", "TrainingPlan", "TrainingRequest", "plan_training", "read_request", "signature_of"]
+__all__ = [
+    "OPTIONS",
+    "TrainingPlan",
+    "TrainingRequest",
+    "plan_training",
+    "read_request",
+    "signature_of",
+    "validation_section",
+]
 
 OVERLAY = ROOT / "configs" / "overlays" / "label.yaml"
 SLICE_ROTATION = [0.2618, 0, 0]  # 15 degrees in the slice, as the 2D overlays have it
@@ -176,8 +184,21 @@ def plan_training(
         **request.values,
     }
     check_config(files, values, prefix="values: ")
-    validated = validation_cases(folder / "data", [str(path) for path in cohorts], vocabulary, values["fold"])
-    return TrainingPlan(folder, files, values, len(validated), {one.case: one.labelled for one in said}, base)
+    return TrainingPlan(
+        folder, files, values, count_validated(values, vocabulary), {one.case: one.labelled for one in said}, base
+    )
+
+
+def count_validated(values: Mapping[str, Any], vocabulary: Vocabulary) -> int:
+    """How many cases are validated on; what would stop their evaluation stops the plan."""
+    place = (values["dataset_dir"], values["cohorts"], vocabulary)
+    found = validation_cases(*place, values["fold"])
+    return len(evaluation_cases(*place, validation_section(values), values["fold"])) if found else 0
+
+
+def validation_section(values: Mapping[str, Any]) -> str:
+    """What an evaluation is to be told: the section `fold` has the cases of `validation` too, but needs a fold."""
+    return "validation" if values["fold"] is None else "fold"
 
 
 def slice_values(record: ModelRecord, setup: Setup) -> dict[str, Any]:

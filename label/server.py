@@ -82,6 +82,14 @@ async def check_names(request: Request, go_on: Callable[[Request], Awaitable[Res
     return await go_on(request)
 
 
+@app.middleware("http")
+async def keep_versions(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
+    """MONAI Label would write over the weights that are served, or delete them."""
+    if request.url.path.startswith("/model") and request.method in ("PUT", "DELETE"):
+        return refuse(InputError("model: versions come from trainings; see /pann/versions and /pann/rollback"), 405)
+    return await go_on(request)
+
+
 # --- Training --------------------------------------------------------------------------------------------------------
 @app.post("/train/{model}")
 async def train(

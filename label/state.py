@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from bundle.cohorts.datalists import cohort_files
 from bundle.errors import InputError
@@ -131,6 +131,21 @@ class ServerState:
             raise InputError(
                 f"{path}: expected the setup of a server, as `python -m scripts serve` writes it; start it again"
             ) from None
+
+    def own(self) -> IO[str]:
+        """Be the only server of this folder, as long as the file that this gives stays open.
+
+        Raises:
+            InputError: when another one is running.
+        """
+        lock = (make_folder(self.folder) / ".server.lock").open("a")
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(
+                f"{self.folder}: another server is running with this state; end it, or choose another --state"
+            ) from None
+        return lock
 
     # --- Versions ----------------------------------------------------------------------------------------------------
     @property

@@ -23,7 +23,7 @@ from bundle.files import make_folder, write_json
 from bundle.untrusted import read_json
 from label.annotations import Annotation
 from label.gate import Comparison, compare_models
-from label.planning import TrainingPlan, TrainingRequest, plan_training, signature_of
+from label.planning import TrainingPlan, TrainingRequest, plan_training, signature_of, validation_section
 from label.reports import write_training_report
 from label.state import ServerState, now_in_words
 from scripts.configs import EVALUATE
@@ -120,7 +120,7 @@ class Training:
     def score(self, name: str, weights: Path) -> dict[str, Any]:
         """Segment the validation cases and score them."""
         plan, folder = self.plan, self.folder / "scores" / name
-        section = "validation" if plan.values["fold"] is None else "fold"  # which has those of the former too
+        section = validation_section(plan.values)
         values = {**plan.values, "output_dir": str(folder), "section": section, "checkpoint": str(weights)}
         self.step("evaluating", [*plan.configs, str(EVALUATE)], values)
         return read_scores(folder)[1]
@@ -157,9 +157,10 @@ class Training:
             print(f"the report of training {self.number} could not be written: {error!r}", flush=True)
 
     def clear(self) -> None:
-        """Remove what nobody needs after a finished training: pseudo-labels and segmentations take room."""
+        """Remove what takes room and what nobody needs of a training that has ended."""
         for path in (self.folder / "eval" / "pseudo_labels", *self.folder.glob("scores/*/segmentations")):
             shutil.rmtree(path, ignore_errors=True)
+        (self.folder / "models" / "checkpoint.pt").unlink(missing_ok=True)
 
 
 class StoppedError(InputError):
@@ -210,5 +211,6 @@ def choose_training(state: ServerState, annotations: Sequence[Annotation], reque
         print(f"going on with training {last.number}", flush=True)
         return last
     if last.number and last.can_go_on:
-        last.note(status=FAILED, error="stopped, and not gone on with")
+        last.note(status=FAILED, ended=now_in_words(), error="it was stopped, and another was begun instead")
+        last.clear()
     return Training(state, last.number + 1)

@@ -59,6 +59,9 @@ class Viewer:
     def post(self, path: str, **options: Any) -> requests.Response:
         return requests.post(self.url + path, timeout=600, **options)
 
+    def put(self, path: str, **options: Any) -> requests.Response:
+        return requests.put(self.url + path, timeout=60, **options)
+
     def delete(self, path: str) -> requests.Response:
         return requests.delete(self.url + path, timeout=60)
 

@@ -66,11 +66,13 @@ def serve(
     from label.state import ServerState
 
     folder = ServerState(state)
+    lock = folder.own()  # until this process ends
     folder.set_up(model, listed(reference), listed(overlays), prior)
     write_text(make_folder(folder.folder / "app") / "main.py", APP)
     text = welcome(studies, folder.folder, f"http://{host}:{port}", folder.served)
     threading.Thread(target=announce, args=(text, host, port), daemon=True).start()
     start(studies, folder.folder, host, port)
+    lock.close()
 
 
 def check_environment() -> None:

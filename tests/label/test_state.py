@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from bundle.errors import InputError
 from label.state import ServerState
 from tests.model_files import ORGANS, save_bare_weights, save_model
+from tests.paths import ROOT
 
 
 @pytest.fixture
@@ -79,6 +82,15 @@ def test_without_a_model_all_organs_are_in_the_vocabulary(tmp_path: Path) -> Non
     state.set_up()
     assert state.served is None
     assert len(state.vocabulary) == 13
+
+
+def test_one_folder_has_one_server(state: ServerState) -> None:
+    lock = state.own()
+    program = f"from label.state import ServerState; ServerState({str(state.folder)!r}).own()"
+    other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert "another server is running" in other.stderr
+    lock.close()
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, cwd=ROOT).returncode == 0
 
 
 def test_a_damaged_setup_is_told(state: ServerState) -> None:

@@ -269,6 +269,8 @@ BAD = [
     ("another scoring", "post", "/scoring/other?run_sync=true", {"json": {}}, 404, "other"),
     ("a version that is not there", "post", "/pann/rollback?version=99", {}, 400, "99"),
     ("a report that is not there", "get", "/pann/trainings/99", {}, 404, "no report"),
+    ("other weights", "put", "/model/pann", {"files": {"file": b"x"}}, 405, "versions come from trainings"),
+    ("no weights", "delete", "/model/pann", {}, 405, "versions come from trainings"),
     ("a tag that is a path", "get", "/datastore/label?label=ras&tag=../../x", {}, 400, "tag"),
 ]
 
