@@ -7,18 +7,20 @@ says nothing, and neither does a number: annotated are the organs whose *name* b
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.cohorts.datalists import Entry, write_datalist
-from bundle.cohorts.labels import check_spelling, declared_organs, map_values
+from bundle.cohorts.labels import HIGHEST_VALUE, check_spelling, declared_organs, map_values
 from bundle.errors import InputError
-from bundle.files import make_folder
+from bundle.files import make_folder, whole_file
 from bundle.organs import BACKGROUND, IGNORED, UNKNOWN, Vocabulary, normalize
 from bundle.scans.grids import check_grid, turn_axes
 from bundle.scans.reading import read_label_map, read_scan
@@ -26,7 +28,7 @@ from bundle.scans.writing import write_nifti
 from bundle.untrusted import shown
 from label.naming import segment_names, values_in
 
-__all__ = ["COHORT", "Annotation", "is_complete", "names_of", "read_annotation", "write_saved_cohort"]
+__all__ = ["COHORT", "Annotation", "embed_info", "is_complete", "names_of", "read_annotation", "write_saved_cohort"]
 
 COHORT = "saved"  # the name of the cohort of saved cases
 COMPLETE = "complete"  # a parameter of a save, or the name of an empty segment: what is not drawn is not there
@@ -121,11 +123,16 @@ def read_annotation(
     Raises:
         InputError: when the map cannot be read, lies on another grid than its image, or its values are unclear.
     """
+    info = embedded_info(label) or info
     scan = read_scan(image)
     saved = turn_axes(read_label_map(label), scan.affine)  # viewers turn axes as they like
     check_grid(scan, saved)
-    names = names_of(values_in(saved.voxels), info.get("label_info"), case)
-    complete = is_complete(info)
+    values, complete = values_in(saved.voxels), is_complete(info)
+    if values and values[-1] > HIGHEST_VALUE:
+        raise InputError(f"{case}: expected values up to {HIGHEST_VALUE} in a label map, found {values[-1]}")
+    names = names_of(values, info.get("label_info"), case)
+    if complete and info.get("label_info") is None:
+        raise InputError(f'{case}: is called complete, but no segment has a name; send "label_info" with it')
     if any(normalize(name) == COMPLETE for name in names.values()):
         raise InputError(f'{case}: the segment "{COMPLETE}" is a note, and something is drawn in it; empty it')
     named = {value: [name] for value, name in names.items()}
@@ -133,6 +140,40 @@ def read_annotation(
     labelled = vocabulary.names if complete else [name for name in vocabulary.names if name in annotated]
     meanings = map_values(named, labelled, vocabulary, Path(case))
     return Annotation(case, str(image), scan.affine, str(label), names, meanings, list(labelled), complete)
+
+
+# --- In a file -------------------------------------------------------------------------------------------------------
+def embed_info(annotation: Annotation, path: Path) -> None:
+    """Write a saved label map as NIfTI, with what the client said about it inside.
+
+    Map and names are one file, so that nobody ever reads the names of another save.
+
+    Args:
+        annotation: what was saved.
+        path: ends with `.nii.gz`.
+    """
+    saved = turn_axes(read_label_map(annotation.label), annotation.affine)
+    said = [{"name": name, "idx": value} for value, name in annotation.names.items()]
+    info = json.dumps({"label_info": said, COMPLETE: annotation.complete})
+    image = nib.Nifti1Image(saved.voxels.astype(np.uint16), annotation.affine)
+    image.header.set_xyzt_units("mm")
+    image.header.extensions.append(nib.nifti1.Nifti1Extension("comment", info.encode()))
+    with whole_file(path) as unfinished:
+        nib.save(image, unfinished)
+
+
+def embedded_info(path: str | Path) -> dict[str, Any] | None:
+    """What `embed_info` wrote into a label map; None where there is nothing of the kind."""
+    if not str(path).endswith((".nii.gz", ".nii")):
+        return None
+    try:
+        for extension in nib.load(path).header.extensions:
+            info = json.loads(extension.text if hasattr(extension, "text") else extension.get_content())
+            if isinstance(info, dict) and set(info) == {"label_info", COMPLETE}:
+                return info
+    except Exception:  # of other writers, or no NIfTI: the reader of label maps says what is wrong with it
+        return None
+    return None
 
 
 # --- As a cohort -----------------------------------------------------------------------------------------------------
@@ -179,8 +220,10 @@ def copy_label_map(annotation: Annotation, vocabulary: Vocabulary, path: Path) -
     """
     saved = turn_axes(read_label_map(annotation.label), annotation.affine)
     own = {channel: organ.value for channel, organ in enumerate(vocabulary, start=1)}
-    own |= {BACKGROUND: OTHER, IGNORED: LEFT_OUT, UNKNOWN: LEFT_OUT if annotation.complete else 0}
-    table = np.zeros(max(*annotation.meanings, int(saved.voxels.max())) + 1, np.uint8)  # scribbles stay 0
+    unclear = LEFT_OUT if annotation.complete else 0  # scribbles too
+    own |= {BACKGROUND: OTHER, IGNORED: LEFT_OUT, UNKNOWN: unclear}
+    table = np.full(max(*annotation.meanings, int(saved.voxels.max())) + 1, unclear, np.uint8)
+    table[0] = 0
     for value, meaning in annotation.meanings.items():
         table[value] = own[meaning] if value else 0
     make_folder(path.parent)

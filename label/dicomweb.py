@@ -18,20 +18,19 @@ from monailabel.config import settings
 from monailabel.datastore.dicom import DICOMWebDatastore
 from monailabel.datastore.local import LocalDatastore
 from monailabel.datastore.utils.convert import binary_to_image
-from monailabel.interfaces.datastore import DefaultLabelTag
 
 from bundle.errors import InputError
 from bundle.organs import WHOLE_VOCABULARY
 from bundle.scans.reading import read_scan
 from bundle.scans.writing import write_label_map, write_nifti
 from label.client import StoredSeg, check_uid, connect, download, find_segs, find_series, store_seg
+from label.datastore import FINAL, CarefulFiles
 from label.segs import read_seg, read_series_grid, seg_of_label
 
 __all__ = ["OrganDatastore", "open_archive"]
 
 logger = logging.getLogger(__name__)
 
-FINAL = DefaultLabelTag.FINAL.value
 IMAGE_ENDINGS = (".nii.gz", ".nii", ".nrrd")
 DESCRIBED = ("StudyDate", "StudyTime", "Modality", "RetrieveURL", "PatientID", "StudyInstanceUID")
 
@@ -55,7 +54,7 @@ def open_archive(url: str, cache_path: str | None = None) -> OrganDatastore:
     )
 
 
-class OrganDatastore(DICOMWebDatastore):
+class OrganDatastore(CarefulFiles, DICOMWebDatastore):
     """The stock datastore's arguments and files, with our own way from label maps to DICOM SEG and back.
 
     Args:
@@ -220,7 +219,7 @@ class OrganDatastore(DICOMWebDatastore):
             write_label_map(Path(temporary, "label.nii.gz"), labels, series.affine, WHOLE_VOCABULARY)
             self._drop_label(image_id)
             info = {**self._dicom_info(seg.series), "label_info": label_info}
-            LocalDatastore.save_label(self, image_id, str(Path(temporary, "label.nii.gz")), FINAL, info)
+            self.keep_label(image_id, str(Path(temporary, "label.nii.gz")), FINAL, info)
 
     def _drop_label(self, image_id: str) -> None:
         """Forget the final label of an image and delete its file; the archive keeps what it has."""
@@ -257,7 +256,7 @@ class OrganDatastore(DICOMWebDatastore):
             if label_tag == FINAL:
                 info |= self._store(image_id, label_filename, info)
                 self._drop_label(image_id)
-            return str(LocalDatastore.save_label(self, image_id, label_filename, label_tag, info))
+            return self.keep_label(image_id, label_filename, label_tag, info)
         finally:
             if made:
                 Path(made).unlink(missing_ok=True)

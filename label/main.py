@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ if str(ROOT) not in sys.path:  # MONAI Label loads this file by its path
     sys.path.insert(0, str(ROOT))
 
 from monailabel.config import settings  # noqa: E402
-from monailabel.datastore.local import LocalDatastore  # noqa: E402
 from monailabel.endpoints import infer as infer_endpoint  # noqa: E402
 from monailabel.interfaces.app import MONAILabelApp  # noqa: E402
 from monailabel.interfaces.datastore import Datastore  # noqa: E402
@@ -29,13 +27,14 @@ from monailabel.tasks.activelearning.first import First  # noqa: E402
 
 from bundle.errors import EXIT_CODE, InputError  # noqa: E402
 from label.annotations import read_annotation  # noqa: E402
+from label.datastore import FINAL, SavedLabels, check_tag  # noqa: E402
 from label.dicomweb import open_archive  # noqa: E402
 from label.planning import read_request  # noqa: E402
 from label.predictions import Predictor  # noqa: E402
 from label.segs import nifti_to_dicom_seg  # noqa: E402
 from label.state import ServerState  # noqa: E402
 from label.tasks import (  # noqa: E402
-    FINAL,
+    ORIGINAL,
     OrganBatch,
     OrganDice,
     OrganInfer,
@@ -44,30 +43,20 @@ from label.tasks import (  # noqa: E402
     RandomImage,
     RarestOrgans,
     UnlikelySizes,
+    chosen_device,
 )
 from scripts.segment.jobs import bundle_version  # noqa: E402
 
 __all__ = ["NAME", "PannApp"]
 
 NAME = "pann"  # of the model, in every request
+SENT = re.compile(r"tmp[a-z0-9_]{8}\.")  # as MONAI Label names what was sent
 STATE = ROOT / "eval" / "label"
 
 
 def paths_in(text: str | None) -> list[str]:
     """Paths, separated by commas."""
     return [path.strip() for path in (text or "").split(",") if path.strip()]
-
-
-class SavedLabels(LocalDatastore):
-    """A folder of scans; what annotators save is understood before it is kept, or refused with a sentence."""
-
-    state: ServerState
-
-    def save_label(self, image_id: str, label_filename: str, label_tag: str, label_info: dict[str, Any]) -> str:
-        if label_tag == FINAL and self._datastore.objects.get(image_id):
-            image = self.get_image_uri(image_id)
-            read_annotation(image_id, image, label_filename, label_info or {}, self.state.vocabulary)
-        return str(super().save_label(image_id, label_filename, label_tag, label_info))
 
 
 class PannApp(MONAILabelApp):
@@ -116,8 +105,16 @@ class PannApp(MONAILabelApp):
         """An archive. Nothing is downloaded but from there; DICOM SEGs are written and read by this program."""
         self.studies = self.studies.strip().rstrip("/")
         # theirs names organs by position
-        infer_endpoint.nifti_to_dicom_seg = partial(nifti_to_dicom_seg, vocabulary=self.state.vocabulary)
+        infer_endpoint.nifti_to_dicom_seg = self.write_seg
         return open_archive(self.studies)
+
+    def write_seg(self, series: str, label: str, label_info: Any, **others: Any) -> str:
+        """An answer as DICOM SEG, with the organs of the model that is served now."""
+        return nifti_to_dicom_seg(series, label, label_info, vocabulary=self.state.vocabulary)
+
+    def info(self) -> dict[str, Any]:
+        """The first training of a server without a model may bring other organs."""
+        return {**super().info(), "labels": self.state.vocabulary.names}
 
     def on_save_label(self, image_id: str, label_id: str) -> dict[str, Any]:
         """What was understood goes back to the client."""
@@ -154,10 +151,20 @@ class PannApp(MONAILabelApp):
     def infer(self, request: Mapping[str, Any], datastore: Datastore | None = None) -> dict[str, Any]:
         """An image is one of the datastore, or was sent with the request; no other file of this machine is read."""
         image = str(request.get("image") or "")
-        sent = os.path.isabs(image) and Path(image).parent == Path(tempfile.gettempdir()) and os.path.isfile(image)
-        if not sent and image not in (datastore or self.datastore()).list_images():
+        if request.get("save_label") and check_tag(request.get("label_tag") or ORIGINAL) == FINAL:
+            raise InputError(f'label_tag: "{FINAL}" is for what people saved; choose another, such as {ORIGINAL}')
+        if not self.was_sent(image) and image not in (datastore or self.datastore()).list_images():
             raise ImageNotFoundException(f"There is no image {image!r}; GET /datastore/?output=all lists them")
         return dict(super().infer(request, datastore))
+
+    def was_sent(self, image: str) -> bool:
+        """Whether a path is that of a scan which came with the request, or of a session."""
+        path = Path(image)
+        if not path.is_absolute() or not path.exists():
+            return False
+        sessions = self.sessions()
+        in_session = sessions is not None and Path(sessions.store_path).resolve() in path.resolve().parents
+        return in_session or (path.parent == Path(tempfile.gettempdir()) and SENT.match(path.name) is not None)
 
     def train(self, request: Mapping[str, Any]) -> Any:
         return self.told(super().train, request)
@@ -184,7 +191,9 @@ class PannApp(MONAILabelApp):
             raise MONAILabelException(
                 MONAILabelError.INVALID_INPUT, f"There is no model {model!r} to train; there is {NAME!r}"
             )
-        read_request(request)
+        if request.get("model", model) != model or not isinstance(request.get("gpus", ""), str):
+            raise InputError(f'train: expected "model" {model!r} and "gpus" as text, or neither')
+        read_request(request, chosen_device(request))
 
     def bundle_path(self, model: str) -> None:
         """Nothing: this app is no bundle that MONAI Label would put on a path."""

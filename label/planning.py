@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ __all__ = [
     "OPTIONS",
     "TrainingPlan",
     "TrainingRequest",
+    "asked",
     "plan_training",
     "read_request",
     "signature_of",
@@ -84,6 +86,9 @@ def read_request(request: Mapping[str, Any], device: str = "cpu") -> TrainingReq
         raise InputError(f"resume: expected one of {', '.join(RESUME)}, found {shown(resume)}")
     if isinstance(margin, bool) or not isinstance(margin, int | float) or not 0 <= margin <= 1:
         raise InputError(f"margin: expected a number from 0 to 1, found {shown(margin)}")
+    for name in set(request) - set(OPTIONS) - {"values"}:
+        if difflib.get_close_matches(name, [*OPTIONS, "values"], n=1, cutoff=0.8):  # others are of other apps
+            raise InputError(f"{name}: {nearest(name, [*OPTIONS, 'values'], '')}")
     if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
         raise InputError(f'values: expected ids of configs/train.yaml such as {{"seed": 1}}, found {shown(values)}')
     for name, value in values.items():
@@ -97,7 +102,7 @@ OURS = {
     "warmup_iterations", "train_iterations", "refresh_interval", "prior_file", "device", "overwrite", "resume",
     "truth_dir", "hu_window", "intensity", "pixdim", "context", "network_def", "patch_size",
 }  # fmt: skip
-PLAIN = {value.name for value in VALUES}
+PLAIN = {value.name: value for value in VALUES}
 
 
 def check_value(name: str, value: Any) -> None:
@@ -105,10 +110,19 @@ def check_value(name: str, value: Any) -> None:
     if name in OURS:
         raise InputError(f"values: {name} is set by the server; leave it out")
     if name not in PLAIN:
-        hint = nearest(name, PLAIN - OURS, "docs/reference/configs.md lists all values")
+        hint = nearest(name, set(PLAIN) - OURS, "docs/reference/configs.md lists all values")
         raise InputError(f'values: there is no value "{name}"; {hint}')
-    if isinstance(value, str) and value.startswith(("$", "@", "%")):
+    if not all(map(is_plain, value if isinstance(value, list) else [value])):
         raise InputError(f"values: {name}: expected a plain value, found {shown(value)}")
+    mistake = PLAIN[name].mistake(value)
+    if mistake:
+        raise InputError(f"values: {name}: {mistake}")
+
+
+def is_plain(value: Any) -> bool:
+    """Whether MONAI's parser takes it as it is: neither an expression nor an object."""
+    text = isinstance(value, str) and not value.startswith(("$", "@", "%"))
+    return value is None or text or isinstance(value, bool | int | float)
 
 
 @dataclass(frozen=True)
@@ -132,11 +146,15 @@ class TrainingPlan:
     base: int | None
 
 
-def signature_of(annotations: Sequence[Annotation], base: int | None, request: TrainingRequest) -> str:
+def signature_of(annotations: Sequence[Annotation], base: int | None, request: TrainingRequest, setup: Setup) -> str:
     """Changes when a training begun now would be another one."""
     facts = [(one.case, sorted(one.names.items()), one.labelled, one.complete) for one in annotations]
-    settings = (base, request.max_epochs, request.margin, sorted(request.values.items()))
-    return digest_files([one.label for one in annotations]) + f"{hash_of(facts)}{hash_of(settings)}"
+    return f"{digest_files([one.label for one in annotations])}{hash_of(facts)}{hash_of((base, setup))}{asked(request)}"
+
+
+def asked(request: TrainingRequest) -> str:
+    """Changes when a client asks for another training."""
+    return hash_of((request.max_epochs, request.margin, sorted(request.values.items())))
 
 
 def hash_of(facts: Any) -> str:
@@ -160,10 +178,10 @@ def plan_training(
     setup, vocabulary, base = state.setup, state.vocabulary, state.served
     record = state.model
     said = [one for one in annotations if one.labelled]
-    fold = record.training.get("fold") if record is not None else None
-    cohorts = copy_reference(setup.reference, folder / "data", vocabulary, fold if is_whole(fold) else None)
+    held_out = state.hold_out({one.case: one.complete for one in said})
+    said = [one for one in said if one.complete or one.case not in held_out]
+    cohorts = copy_reference(setup.reference, folder / "data", vocabulary, setup.fold)
     if said:
-        held_out = state.hold_out([one.case for one in said if one.complete])
         cohorts.append(write_saved_cohort(folder / "data" / COHORT, said, vocabulary, held_out))
     if not cohorts:
         raise InputError(
@@ -224,19 +242,20 @@ def places(state: ServerState, folder: Path, cohorts: Sequence[Path]) -> dict[st
 def lengths(files: Sequence[str], request: TrainingRequest, has_model: bool) -> dict[str, int]:
     """Iterations of the stages: a client's epochs bound the whole training, both stages where there is no model."""
     names = ["epoch_length", "warmup_iterations", "train_iterations", "refresh_interval"]
-    length, first, second, interval = config_values(names, files, plain(request.values)).values()
+    chosen = {name: value for name, value in request.values.items() if name == "epoch_length"}
+    length, first, second, interval = config_values(names, files, chosen).values()
     total = request.max_epochs * length
-    warmup = 0 if has_model else round(total * first / max(1, first + second))
+    if not has_model and total < 2:
+        raise InputError(
+            f"max_epochs: a first model needs an iteration of each stage, found {total} in all; ask for more"
+        )
+    warmup = 0 if has_model else min(max(1, round(total * first / max(1, first + second))), total - 1)
     train = total - warmup
     return {
         "warmup_iterations": warmup,
         "train_iterations": train,
         "refresh_interval": scaled_interval(interval, second, 1, train),
     }
-
-
-def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name == "epoch_length"}
 
 
 def priors(

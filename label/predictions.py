@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.checks.sizes import Plausibility, judge_volumes
-from bundle.errors import InputError
+from bundle.errors import InputError, find_input_error
 from bundle.files import fingerprint_files, write_json
 from bundle.inference.segmenters import Segmenter, load_segmenter
 from bundle.organs import Vocabulary
@@ -109,7 +109,10 @@ class Predictor:
         """
         began = time.monotonic()
         version, model = self.segmenter(device)
-        labels, affine = model(image)
+        try:
+            labels, affine = model(image)
+        except Exception as error:  # MONAI's Compose wraps what its transforms raise
+            raise (find_input_error(error) or error) from None
         return Answer(labels, affine, model.vocabulary, self.state.sizes, version, time.monotonic() - began)
 
     # --- What was found before ---------------------------------------------------------------------------------------
@@ -136,6 +139,16 @@ class Predictor:
         except (InputError, KeyError, TypeError, AttributeError):
             return None  # damaged: asked again
 
+    def look_at(self, image: str | Path, device: str) -> Volumes | None:
+        """Segment an image and remember its sizes; None where it cannot be read."""
+        try:
+            answer = self.answer(image, device)
+        except InputError as error:
+            logger.warning("%s", error)
+            return None
+        self.remember(image, answer)
+        return answer.volumes
+
     def sizes_of(self, images: Iterable[str | Path], device: str, look: int) -> dict[str, Volumes]:
         """Organ volumes of images: remembered ones, and of up to ``look`` others that are segmented now."""
         found: dict[str, Volumes] = {}
@@ -143,9 +156,7 @@ class Predictor:
             known = self.known_sizes(image)
             if known is None and look > 0:
                 look -= 1
-                answer = self.answer(image, device)
-                self.remember(image, answer)
-                known = answer.volumes
+                known = self.look_at(image, device)
             if known is not None:
                 found[str(image)] = known
         return found

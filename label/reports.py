@@ -45,6 +45,7 @@ def write_training_report(folder: Path, record: Mapping[str, Any]) -> Path:
         comparison=comparison,
         version=record.get("version"),
         error=record.get("error", ""),
+        refused=record.get("refused", []),
         saved=label_table(label_sets),
         cases=len(label_sets),
         scores=score_table(comparison) if comparison.get("candidate") else None,

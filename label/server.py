@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Any
@@ -32,13 +31,13 @@ from monailabel.interfaces.utils.app import app_instance
 
 from bundle.errors import InputError
 from bundle.untrusted import check_name
+from label.datastore import check_tag
 
 __all__ = ["app"]
 
 logger = logging.getLogger(__name__)
 
 NAMES = ("image", "label", "id")  # parameters that become names of files
-TAG = re.compile(r"[A-Za-z0-9_-]{1,40}")
 # Who may ask, where the server was started with logins; else everybody.
 ADMIN = Depends(RBAC(settings.MONAI_LABEL_AUTH_ROLE_ADMIN))
 USER = Depends(RBAC(settings.MONAI_LABEL_AUTH_ROLE_USER))
@@ -75,8 +74,7 @@ async def check_names(request: Request, go_on: Callable[[Request], Awaitable[Res
             for value in request.query_params.getlist(name):
                 check_name(value, name) if value else None
         for value in request.query_params.getlist("tag"):
-            if value and not TAG.fullmatch(value):
-                raise InputError(f"tag: expected letters, digits, - and _, found {value!r}")
+            check_tag(value) if value else None
     except InputError as error:
         return refuse(error, 400)
     return await go_on(request)
@@ -104,8 +102,14 @@ async def train(
     return run_model(model, params, run_sync, enqueue)
 
 
-# MONAI Label's own route for this comes first otherwise.
-app.router.routes.insert(0, app.router.routes.pop())
+@app.post("/train/")
+async def train_all(user: User = ADMIN) -> Any:
+    raise InputError("train: name the model, as in POST /train/pann")
+
+
+# MONAI Label's own routes for these come first otherwise.
+for _ in range(2):
+    app.router.routes.insert(0, app.router.routes.pop())
 
 
 # --- Versions and reports --------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from bundle.files import digest_files, make_folder, whole_file, write_json
 from bundle.inference.records import ModelRecord
 from bundle.inference.weights import read_checkpoint, write_model_json
 from bundle.organs import WHOLE_VOCABULARY, Vocabulary
-from bundle.untrusted import read_json
+from bundle.untrusted import is_whole, read_json
 
 __all__ = ["ServerState", "Setup", "Version"]
 
@@ -44,6 +44,7 @@ class Setup:
         reference: dataset.json files of cohorts that every training sees again.
         overlays: config files on configs/train.yaml for its trainings.
         prior_file: q, where no case is fully labelled.
+        fold: of the reference that is held out, as the model that it began with was trained without.
     """
 
     model: str = ""
@@ -51,6 +52,7 @@ class Setup:
     reference: list[str] = field(default_factory=list)
     overlays: list[str] = field(default_factory=list)
     prior_file: str = ""
+    fold: int = 0
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ class ServerState:
             reference=[str(path.resolve()) for path in cohort_files(reference)] if reference else before.reference,
             overlays=[str(Path(path).resolve()) for path in overlays] or before.overlays,
             prior_file=str(Path(prior_file).resolve()) if prior_file else before.prior_file,
+            fold=before.fold if weights is None or before.digest else fold_of(weights),
         )
         if before.digest and after.digest != before.digest:
             raise InputError(
@@ -151,7 +154,7 @@ class ServerState:
     @property
     def record(self) -> dict[str, Any]:
         path = self.folder / VERSIONS
-        return dict(read_json(path)) if path.is_file() else {"versions": [], "served": [], "held_out": []}
+        return dict(read_json(path)) if path.is_file() else {"versions": [], "served": [], "seen": {}, "complete": 0}
 
     @property
     def versions(self) -> list[Version]:
@@ -234,14 +237,20 @@ class ServerState:
                 raise InputError(f"rollback: expected one of the versions {known}, found {version}")
             return int(record["served"][-1])
 
-    def hold_out(self, complete: Sequence[str]) -> list[str]:
-        """Which complete cases are validated on, for good: every fifth in the order in which they came."""
+    def hold_out(self, cases: Mapping[str, bool]) -> set[str]:
+        """Which saved cases are validated on, for good: every fifth that came as a complete one.
+
+        A case that was ever trained on is never held out, and one that is held out is never trained on.
+
+        Args:
+            cases: all that a training is to see, and whether each is complete.
+        """
         with self.changing() as record:
-            seen: dict[str, bool] = record.setdefault("complete", {})
-            for case in sorted(set(complete) - set(seen)):
-                seen[case] = len(seen) % 5 == 4
-            record["held_out"] = [case for case, out in seen.items() if out]
-            return [case for case in complete if seen[case]]
+            seen: dict[str, bool] = record["seen"]
+            for case in sorted(set(cases) - set(seen)):
+                record["complete"] += cases[case]
+                seen[case] = cases[case] and record["complete"] % 5 == 0
+            return {case for case in cases if seen[case]}
 
     @contextmanager
     def changing(self) -> Iterator[dict[str, Any]]:
@@ -268,6 +277,13 @@ class ServerState:
         """What is recorded of each training, in order."""
         folders = (self.training_folder(number) for number in range(1, self.last_training + 1))
         return [read_json(folder / "training.json") for folder in folders if (folder / "training.json").is_file()]
+
+
+def fold_of(weights: Path) -> int:
+    """The fold that a model was trained without; 0 where it does not say."""
+    record, _ = read_checkpoint(weights).describe()
+    fold = None if record is None else record.training.get("fold")
+    return fold if isinstance(fold, int) and is_whole(fold) else 0
 
 
 def weights_of(model: Path) -> Path:

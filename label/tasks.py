@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import random
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from monailabel.interfaces.datastore import Datastore, DefaultLabelTag
+from monailabel.interfaces.exception import ImageNotFoundException
 from monailabel.interfaces.tasks.infer_v2 import InferTask, InferType
 from monailabel.interfaces.tasks.scoring import ScoringMethod
 from monailabel.interfaces.tasks.strategy import Strategy
@@ -21,26 +23,27 @@ from numpy.typing import NDArray
 from bundle.checks.sizes import judge_volumes
 from bundle.cohorts.datalists import read_cohort
 from bundle.cohorts.labels import LabelValues
-from bundle.errors import InputError, find_input_error
+from bundle.errors import InputError
 from bundle.processes import check_device
-from bundle.scans.grids import turn_axes
+from bundle.scans.grids import check_grid, turn_axes
 from bundle.scans.reading import read_label_map
 from bundle.scans.volumes import measure_volumes
 from bundle.scans.writing import write_label_map
 from bundle.untrusted import is_whole, shown
 from label.annotations import Annotation, read_annotation
 from label.choosing import Choice, choose_by_organs, choose_by_sizes, implausibility, label_counts
+from label.datastore import FINAL, check_tag
 from label.planning import OPTIONS, read_request
 from label.predictions import Answer, Predictor, as_plain
 from label.state import ServerState
-from label.trainings import train_on_saved
+from label.trainings import Training, train_on_saved
 
 __all__ = [
     "OrganBatch", "OrganDice", "OrganInfer", "OrganPlausibility", "OrganTrain", "RandomImage", "RarestOrgans",
     "UnlikelySizes", "saved_annotations",
 ]  # fmt: skip
 
-FINAL, ORIGINAL = DefaultLabelTag.FINAL.value, DefaultLabelTag.ORIGINAL.value
+ORIGINAL = DefaultLabelTag.ORIGINAL.value
 EXTENSIONS = (".nii.gz", ".nii", ".nrrd")
 DTYPES = ("uint8", "uint16")
 LOOK = 3  # images that a strategy segments by itself, at most
@@ -54,15 +57,22 @@ def chosen_device(request: Request) -> str:
     return check_device(str(name))
 
 
-def saved_annotations(datastore: Datastore, state: ServerState) -> tuple[list[Annotation], list[str]]:
-    """What annotators saved as final, and sentences on what cannot be used."""
-    found, refused = [], []
-    for pair in sorted(datastore.datalist(), key=lambda pair: str(pair["image"])):
-        case = datastore._to_id(Path(pair["image"]).name)[0]
+def saved_annotations(datastore: Datastore, state: ServerState, snapshot: Path) -> tuple[list[Annotation], list[str]]:
+    """What annotators saved as final, and sentences on what cannot be used.
+
+    Args:
+        datastore: of the server.
+        state: of the server.
+        snapshot: a folder for copies: annotators go on saving, and all that follows reads one and the same file.
+    """
+    found, refused = list[Annotation](), list[str]()
+    for case in sorted(datastore.get_labeled_images()):
         try:
-            info = datastore.get_label_info(case, FINAL)
-            found.append(read_annotation(case, pair["image"], pair["label"], info, state.vocabulary))
-        except InputError as error:
+            label, info = Path(datastore.get_label_uri(case, FINAL)), datastore.get_label_info(case, FINAL)
+            copy = snapshot / f"{len(found) + len(refused)}{''.join(label.suffixes[-2:])}"
+            shutil.copyfile(label, copy)
+            found.append(read_annotation(case, datastore.get_image_uri(case), copy, info, state.vocabulary))
+        except (InputError, OSError) as error:
             refused.append(f"{case}: left out: {error}")
     return found, refused
 
@@ -100,10 +110,7 @@ class OrganInfer(InferTask):
         if dtype not in DTYPES:
             raise InputError(f"result_dtype: expected one of {', '.join(DTYPES)}, found {shown(dtype)}")
         device = chosen_device(request)
-        try:
-            answer = self.predictor.answer(request["image"], device)
-        except Exception as error:  # MONAI's Compose wraps what its transforms raise
-            raise (find_input_error(error) or error) from None
+        answer = self.predictor.answer(request["image"], device)
         self.predictor.remember(request["image"], answer)
         return write_answer(answer, ending, dtype, bool(request.get("result_compress"))), answer.report()
 
@@ -125,9 +132,7 @@ class OrganBatch:
         self.state = state
 
     def __call__(self, request: Request, datastore: Datastore, infer: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-        tag, result = request.get("label_tag") or ORIGINAL, {}
-        if tag == FINAL:
-            raise InputError(f'label_tag: "{FINAL}" is for what people saved; choose another, such as {ORIGINAL}')
+        tag, result = predicted_tag(request.get("label_tag")), dict[str, Any]()
         images = self.images(request, datastore)
         todo = [image for image in images if request.get("again") or not self.is_done(datastore, image, tag)]
         print(f"{len(images) - len(todo)} of {len(images)} images were segmented before", flush=True)
@@ -138,7 +143,8 @@ class OrganBatch:
                 remove_file(answer.get("file"))
                 result[image] = {"params": answer["params"]}
                 outcome = "segmented"
-            except InputError as error:  # the next image may be fine
+            except (InputError, ImageNotFoundException) as error:  # the next image may be fine
+                error = InputError(getattr(error, "msg", error))
                 result[image], outcome = {"error": str(error)}, f"error: {error}"
             print(f"{number} of {len(todo)}: {image}: {outcome}", flush=True)
         return result
@@ -147,7 +153,10 @@ class OrganBatch:
         kind = request.get("images", "all")
         choices = {"all": datastore.list_images, "labeled": datastore.get_labeled_images,
                    "unlabeled": datastore.get_unlabeled_images}  # fmt: skip
-        images = sorted(kind if isinstance(kind, list) else choices[str(getattr(kind, "value", kind))]())
+        name = str(getattr(kind, "value", kind))
+        if not isinstance(kind, list) and name not in choices:
+            raise InputError(f"images: expected a list, or one of {', '.join(choices)}, found {shown(kind)}")
+        images = sorted(map(str, kind) if isinstance(kind, list) else choices[name]())
         most = request.get("max_batch_size") or 0
         if not is_whole(most) or most < 0:
             raise InputError(f"max_batch_size: expected a whole number from 0 on, found {shown(most)}")
@@ -182,16 +191,18 @@ class OrganTrain(TrainTask):
         last = done[-1]
         comparison = last.get("comparison") or {}
         return {
-            "training": last.get("number"), "status": last.get("status"), "served_version": self.state.served,
+            "training": last.get("number"), "status": Training(self.state, int(last.get("number", 0))).status,
+            "served_version": self.state.served,
             "why": comparison.get("why") or last.get("error", ""), "report": f"/pann/trainings/{last.get('number')}",
         }  # fmt: skip
 
     def __call__(self, request: Request, datastore: Datastore) -> dict[str, Any]:
         asked = read_request(request, chosen_device(request))
-        annotations, refused = saved_annotations(datastore, self.state)
-        for sentence in refused:
-            print(sentence, flush=True)
-        training = train_on_saved(self.state, annotations, asked)
+        with tempfile.TemporaryDirectory() as folder:
+            annotations, refused = saved_annotations(datastore, self.state, Path(folder))
+            for sentence in refused:
+                print(sentence, flush=True)
+            training = train_on_saved(self.state, annotations, asked, refused)
         record = training.record
         print(record["comparison"]["why"], flush=True)
         return {"training": training.number, "version": record["version"], "why": record["comparison"]["why"]}
@@ -252,7 +263,8 @@ class RarestOrgans(Strategy):
         self.state, self.predictor = state, predictor
 
     def __call__(self, request: Request, datastore: Datastore) -> dict[str, Any] | None:
-        annotations, _ = saved_annotations(datastore, self.state)
+        with tempfile.TemporaryDirectory() as folder:
+            annotations, _ = saved_annotations(datastore, self.state, Path(folder))
         sets = {one.case: one.labelled for one in annotations}
         vocabulary = self.state.vocabulary
         images = [image for image in datastore.list_images() if set(sets.get(image, ())) != set(vocabulary.names)]
@@ -279,17 +291,36 @@ class OrganDice(ScoringMethod):
         self.state = state
 
     def __call__(self, request: Request, datastore: Datastore) -> dict[str, Any]:
-        tag, vocabulary, result = request.get("y_pred") or ORIGINAL, self.state.vocabulary, {}
-        for one in saved_annotations(datastore, self.state)[0]:
-            if not one.labelled or not datastore.get_label_by_image_id(one.case, tag):
-                continue
-            predicted = read_label_map(datastore.get_label_uri(one.case, tag))
-            drawn = turn_axes(read_label_map(one.label), predicted.affine)
-            saved = LabelValues(one.meanings, one.label).channels(drawn.voxels)
-            scores = {name: overlap(saved, predicted.voxels, vocabulary.channel(name)) for name in one.labelled}
-            result[one.case] = scores
-            datastore.update_image_info(one.case, {"dice": scores})
+        tag, result = predicted_tag(request.get("y_pred")), {}
+        with tempfile.TemporaryDirectory() as folder:
+            for one in saved_annotations(datastore, self.state, Path(folder))[0]:
+                if one.labelled and is_answer(datastore, one.case, tag):
+                    result[one.case] = self.score(one, datastore.get_label_uri(one.case, tag))
+                    datastore.update_image_info(one.case, {"dice": result[one.case]})
         return result
+
+    def score(self, one: Annotation, answer: str) -> dict[str, float | None]:
+        predicted = read_label_map(answer)
+        drawn = turn_axes(read_label_map(one.label), predicted.affine)
+        check_grid(drawn, predicted)
+        saved = LabelValues(one.meanings, one.label).channels(drawn.voxels)
+        vocabulary = self.state.vocabulary
+        return {name: overlap(saved, predicted.voxels, vocabulary.channel(name)) for name in one.labelled}
+
+
+def predicted_tag(asked: Any) -> str:
+    """Under which tag answers of the model are; what people saved is numbered as they like."""
+    tag = check_tag(asked or ORIGINAL)
+    if tag == FINAL:
+        raise InputError(f'tag: "{FINAL}" is what people saved, not what the model answered; choose another')
+    return tag
+
+
+def is_answer(datastore: Datastore, image: str, tag: str) -> bool:
+    """Whether the model answered so; a client may have put a map of its own there."""
+    if not datastore.get_label_by_image_id(image, tag):
+        return False
+    return "version" in (datastore.get_label_info(image, tag).get("params") or {})
 
 
 def overlap(saved: NDArray[Any], predicted: NDArray[Any], channel: int | None) -> float | None:
@@ -311,10 +342,10 @@ class OrganPlausibility(ScoringMethod):
         self.state = state
 
     def __call__(self, request: Request, datastore: Datastore) -> dict[str, Any]:
-        tag, vocabulary, result = request.get("tag") or ORIGINAL, self.state.vocabulary, {}
+        tag, vocabulary, result = predicted_tag(request.get("tag")), self.state.vocabulary, {}
         sizes = self.state.sizes
         for image in sorted(datastore.list_images()):
-            if not datastore.get_label_by_image_id(image, tag):
+            if not is_answer(datastore, image, tag):
                 continue
             label = read_label_map(datastore.get_label_uri(image, tag))
             judged = judge_volumes(measure_volumes(label.voxels.astype("uint8"), label.affine, vocabulary), sizes)

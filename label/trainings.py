@@ -23,7 +23,7 @@ from bundle.files import make_folder, write_json
 from bundle.untrusted import read_json
 from label.annotations import Annotation
 from label.gate import Comparison, compare_models
-from label.planning import TrainingPlan, TrainingRequest, plan_training, signature_of, validation_section
+from label.planning import TrainingPlan, TrainingRequest, asked, plan_training, signature_of, validation_section
 from label.reports import write_training_report
 from label.state import ServerState, now_in_words
 from scripts.configs import EVALUATE
@@ -57,6 +57,12 @@ class Training:
         write_json(self.folder / RECORD, {**self.record, **facts})
 
     @property
+    def status(self) -> str:
+        """What it is doing, or how it ended; one whose process was killed could not write that down."""
+        said = str(self.record.get("status", ""))
+        return STOPPED if said == RUNNING and not self.is_alive() else said
+
+    @property
     def can_go_on(self) -> bool:
         return self.record.get("status") in (RUNNING, STOPPED) and not self.is_alive()
 
@@ -86,7 +92,8 @@ class Training:
             number=self.number,
             status=RUNNING,
             began=now_in_words(),
-            signature=signature_of(annotations, plan.base, request),
+            signature=signature_of(annotations, plan.base, request, self.state.setup),
+            asked=asked(request),
             margin=request.margin,
             plan={**asdict(plan), "folder": str(plan.folder)},
         )
@@ -167,13 +174,16 @@ class StoppedError(InputError):
     """A training was ended from outside, and can go on."""
 
 
-def train_on_saved(state: ServerState, annotations: Sequence[Annotation], request: TrainingRequest) -> Training:
+def train_on_saved(
+    state: ServerState, annotations: Sequence[Annotation], request: TrainingRequest, refused: Sequence[str] = ()
+) -> Training:
     """Go on with the training that was stopped, or begin one, and see it through.
 
     Args:
         state: of the server.
         annotations: what was saved.
         request: what the client asks for.
+        refused: sentences on saves that cannot be used, for the report.
 
     Raises:
         InputError: when it fails; the reason is recorded, and the served model stays.
@@ -183,6 +193,7 @@ def train_on_saved(state: ServerState, annotations: Sequence[Annotation], reques
         try:
             if not training.record:
                 training.begin(annotations, request)
+                training.note(refused=list(refused))
             training.run()
         except StoppedError:
             training.note(status=STOPPED)
@@ -205,8 +216,13 @@ def choose_training(state: ServerState, annotations: Sequence[Annotation], reque
     same = last.number > 0 and last.can_go_on
     if request.resume == "yes" and not same:
         raise InputError("resume: there is no stopped training to go on with; leave resume out to begin a new one")
+    if request.resume == "yes" and last.record.get("asked") != asked(request):
+        raise InputError(
+            "resume: max_epochs, margin or values differ from those of the stopped training; give the same ones, or "
+            "leave resume out to begin a new one"
+        )
     if request.resume == "auto":
-        same = same and last.record.get("signature") == signature_of(annotations, state.served, request)
+        same = same and last.record.get("signature") == signature_of(annotations, state.served, request, state.setup)
     if same and request.resume != "no":
         print(f"going on with training {last.number}", flush=True)
         return last

@@ -14,7 +14,15 @@ import pytest
 from bundle.cohorts.datalists import read_cohort
 from bundle.errors import InputError
 from bundle.organs import BACKGROUND, IGNORED, UNKNOWN, WHOLE_VOCABULARY, Vocabulary
-from label.annotations import Annotation, is_complete, names_of, read_annotation, write_saved_cohort
+from label.annotations import (
+    Annotation,
+    embed_info,
+    embedded_info,
+    is_complete,
+    names_of,
+    read_annotation,
+    write_saved_cohort,
+)
 
 ALL = [{"name": name, "idx": number} for number, name in enumerate(WHOLE_VOCABULARY.names, start=1)]
 SMALL = Vocabulary("liver,spleen")
@@ -150,3 +158,26 @@ def test_axes_that_a_viewer_turned_are_turned_back(tmp_path: Path) -> None:
     maps = [nib.load(case["label"]) for case in read_cohort(path, SMALL)]
     np.testing.assert_array_equal(np.asanyarray(maps[1].dataobj), np.asanyarray(maps[0].dataobj))
     np.testing.assert_array_equal(maps[1].affine, maps[0].affine)
+
+
+def test_names_travel_inside_the_file(tmp_path: Path) -> None:
+    said = save(tmp_path, "a", [1, 2], [{"name": "liver", "idx": 1}, {"name": "duodenum", "idx": 2}])
+    embed_info(said, tmp_path / "whole.nii.gz")
+    assert embedded_info(said.label) is None
+    wrong = {"label_info": [{"name": "spleen", "idx": 1}, {"name": "liver", "idx": 2}]}  # of another save
+    again = read_annotation("a", said.image, tmp_path / "whole.nii.gz", wrong, SMALL)
+    assert (again.names, again.labelled, again.complete) == (said.names, said.labelled, said.complete)
+    np.testing.assert_array_equal(nib.load(tmp_path / "whole.nii.gz").get_fdata(), nib.load(said.label).get_fdata())
+
+
+def test_complete_without_names_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no segment has a name"):
+        save(tmp_path, "a", [1], None, complete=True)
+
+
+def test_scribbles_of_a_complete_case_are_left_out(tmp_path: Path) -> None:
+    info = [{"name": "liver", "idx": 1}, {"name": "background_scribbles", "idx": 9}]
+    said = save(tmp_path, "a", [1, 9], info, complete=True)
+    (case,) = read_cohort(write_saved_cohort(tmp_path / "saved", [said], SMALL), SMALL)
+    values = np.asanyarray(nib.load(case["label"]).dataobj)[:3, 0, 0]
+    assert [case["values"][int(value)] for value in values] == [1, IGNORED, BACKGROUND]

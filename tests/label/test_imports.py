@@ -12,9 +12,10 @@ from tests.paths import ROOT
 
 ORDER = [  # a file imports only from files above it
     "naming", "annotations", "state", "replay", "gate", "reports", "planning", "trainings", "predictions", "choosing",
-    "series", "archive", "segs", "client", "screenshot", "viewer", "pictures", "dicomweb", "tasks", "main", "server",
+    "series", "archive", "segs", "client", "screenshot", "viewer", "pictures", "datastore", "dicomweb", "tasks",
+    "main", "server",
 ]  # fmt: skip
-THEIRS = {"client", "dicomweb", "tasks", "main", "server"}  # what MONAI Label calls
+THEIRS = {"client", "datastore", "dicomweb", "tasks", "main", "server"}  # what MONAI Label calls
 FILES = sorted((ROOT / "label").glob("[!_]*.py"))
 
 

@@ -10,7 +10,9 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from bundle.cohorts.datalists import read_cohort
 from bundle.errors import InputError
+from bundle.organs import WHOLE_VOCABULARY
 from label.annotations import Annotation, read_annotation
 from label.planning import plan_training, read_request, signature_of
 from label.state import ServerState
@@ -62,6 +64,11 @@ def test_what_is_not_asked_for_is_usual() -> None:
         ({"values": {"train::loss": 1}}, "no value"),
         ({"values": {"output_dir": "/"}}, "set by the server"),
         ({"values": {"loss": "$exit()"}}, "plain value"),
+        ({"values": {"rotation": ["$exit()", 0, 0]}}, "plain value"),
+        ({"values": {"seed": {"_target_": "os.system"}}}, "plain value"),
+        ({"values": {"rotation": [["$exit()"], 0, 0]}}, "plain value"),
+        ({"values": {"epoch_length": "abc"}}, "epoch_length: expected"),
+        ({"max_epoch": 3}, 'did you mean "max_epochs"'),
     ],
 )
 def test_bad_requests_are_refused(request_: dict[str, Any], words: str) -> None:
@@ -118,11 +125,48 @@ def test_nothing_to_learn_from_is_told(tmp_path: Path) -> None:
         plan_training(empty, tmp_path / "other", saved, read_request({}))
 
 
-def test_a_value_that_is_not_allowed_is_told(tmp_path: Path) -> None:
+def test_values_that_do_not_go_together_are_told(tmp_path: Path) -> None:
     state = served(tmp_path, prior=PRIOR)
     saved = [annotation(tmp_path / "studies", "a", "liver", state)]
+    with pytest.raises(InputError, match="batch"):
+        plan_training(state, tmp_path / "a", saved, read_request({"values": {"batch_full": 0, "batch_partial": 0}}))
     with pytest.raises(InputError, match="confidence"):
-        plan_training(state, tmp_path / "training", saved, read_request({"values": {"confidence": 7}}))
+        read_request({"values": {"confidence": 7}})
+
+
+def test_the_reference_is_held_out_as_the_first_model_was_trained(tiny_cohorts: Path, tmp_path: Path) -> None:
+    state = ServerState(tmp_path / "state")
+    state.set_up(save_model(tmp_path / "first", organs=WHOLE_VOCABULARY.names, training={"fold": 2}), [tiny_cohorts])
+    held_out = []
+    for number in (1, 2):
+        plan = plan_training(state, tmp_path / str(number), [], read_request({}))
+        cohorts = [case for path in plan.values["cohorts"] for case in read_cohort(path)]
+        held_out.append([case["case"] for case in cohorts if case["fold"] == 0])
+        later = save_model(tmp_path / f"v{number}", organs=WHOLE_VOCABULARY.names, training={"fold": 0})
+        state.add_version(later, number, "")
+    assert held_out == [["full_002"], ["full_002"]]
+
+
+def test_a_case_that_is_held_out_and_saved_again_with_less_is_left_out(tmp_path: Path) -> None:
+    state = served(tmp_path, prior=PRIOR)
+    names = ["a", "b", "c", "d", "e"]
+    saved = [annotation(tmp_path / "studies", name, "liver", state, complete=True) for name in names]
+    plan = plan_training(state, tmp_path / "1", saved, read_request({}))
+    assert (plan.values["fold"], plan.validated) == (0, 1)
+    saved[-1] = annotation(tmp_path / "studies", "e", "liver", state)
+    plan = plan_training(state, tmp_path / "2", saved, read_request({}))
+    assert sorted(plan.label_sets) == names[:-1]
+    assert plan.validated == 0
+
+
+def test_a_first_training_has_both_stages_or_is_refused(tiny_cohorts: Path, tmp_path: Path) -> None:
+    state = ServerState(tmp_path / "state")
+    state.set_up(reference=[tiny_cohorts])
+    short = {"max_epochs": 1, "values": {"epoch_length": 2}}
+    plan = plan_training(state, tmp_path / "a", [], read_request(short))
+    assert (plan.values["warmup_iterations"], plan.values["train_iterations"]) == (1, 1)
+    with pytest.raises(InputError, match="an iteration of each stage"):
+        plan_training(state, tmp_path / "b", [], read_request({**short, "values": {"epoch_length": 1}}))
 
 
 def test_a_2d_model_is_turned_in_its_slices(tmp_path: Path) -> None:
@@ -138,12 +182,12 @@ def test_a_stopped_training_is_known_again(tmp_path: Path) -> None:
     state = served(tmp_path)
     saved = [annotation(tmp_path / "studies", "a", "liver", state)]
     asked = read_request({"max_epochs": 2})
-    assert signature_of(saved, 1, asked) == signature_of(saved, 1, asked)
+    assert signature_of(saved, 1, asked, state.setup) == signature_of(saved, 1, asked, state.setup)
     others = [
-        signature_of(saved, 2, asked),
-        signature_of(saved, 1, read_request({"max_epochs": 3})),
-        signature_of(saved, 1, read_request({"max_epochs": 2, "values": {"seed": 1}})),
-        signature_of([annotation(tmp_path / "studies", "a", "spleen", state)], 1, asked),
-        signature_of([*saved, annotation(tmp_path / "studies", "b", "liver", state)], 1, asked),
+        signature_of(saved, 2, asked, state.setup),
+        signature_of(saved, 1, read_request({"max_epochs": 3}), state.setup),
+        signature_of(saved, 1, read_request({"max_epochs": 2, "values": {"seed": 1}}), state.setup),
+        signature_of([annotation(tmp_path / "studies", "a", "spleen", state)], 1, asked, state.setup),
+        signature_of([*saved, annotation(tmp_path / "studies", "b", "liver", state)], 1, asked, state.setup),
     ]
-    assert signature_of(saved, 1, asked) not in others
+    assert signature_of(saved, 1, asked, state.setup) not in others

@@ -71,10 +71,17 @@ def test_versions_are_served_and_put_back(state: ServerState, tmp_path: Path) ->
 
 
 def test_every_fifth_complete_case_is_held_out_for_good(state: ServerState) -> None:
-    assert state.hold_out(["a", "b", "c", "d"]) == []
-    assert state.hold_out(["a", "b", "c", "d", "e"]) == ["e"]
-    assert state.hold_out(["0", "e", "b"]) == ["e"]  # whatever is saved or taken back later
-    assert state.hold_out(["a", "b", "c", "d"]) == []
+    four = dict.fromkeys("abcd", True)
+    assert state.hold_out(four) == set()
+    assert state.hold_out({**four, "e": True}) == {"e"}
+    assert state.hold_out({"0": True, "e": True, "b": True}) == {"e"}  # whatever is saved or taken back later
+    assert state.hold_out({"e": False}) == {"e"}  # also when it is saved again, with less
+    assert state.hold_out(four) == set()
+
+
+def test_what_was_trained_on_is_never_held_out(state: ServerState) -> None:
+    state.hold_out(dict.fromkeys("abcd", True) | {"partial": False})
+    assert state.hold_out({"partial": True, "new": True}) == {"new"}  # the fifth that came as a complete one
 
 
 def test_without_a_model_all_organs_are_in_the_vocabulary(tmp_path: Path) -> None:
