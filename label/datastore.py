@@ -11,7 +11,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -39,14 +39,16 @@ def check_tag(tag: Any) -> str:
     Raises:
         InputError: when it is anything else.
     """
-    text = str(getattr(tag, "value", tag))
-    if not TAG.fullmatch(text):
+    text = getattr(tag, "value", tag)
+    if not isinstance(text, str) or not TAG.fullmatch(text):
         raise InputError(f"tag: expected letters, digits, - and _, found {shown(tag)}")
     return text
 
 
 class CarefulFiles(LocalDatastore):
     """A datastore whose writes are whole, and merged with what other processes wrote."""
+
+    _inside = False  # whether this process is changing the list now
 
     @contextmanager
     def changing(self) -> Iterator[LocalDatastoreModel]:
@@ -56,14 +58,28 @@ class CarefulFiles(LocalDatastore):
             if path.is_file():
                 self._datastore = LocalDatastoreModel.model_validate_json(path.read_text())
                 self._datastore.base_path = self._datastore_path
-            yield self._datastore
-            self._update_datastore_file(lock=False)
+            self._inside = True
+            try:
+                yield self._datastore
+            finally:
+                self._inside = False
+            self._write_list()
+
+    def _reconcile_datastore(self) -> None:
+        with self.changing():
+            super()._reconcile_datastore()
+
+    def _init_from_datastore_file(self, throw_exception: bool = False) -> None:
+        if not self._inside:
+            super()._init_from_datastore_file(throw_exception)
 
     def _update_datastore_file(self, lock: bool = True) -> None:
-        if lock:
-            with FileLock(self._lock_file):
-                self._update_datastore_file(lock=False)
-            return
+        if self._inside:
+            return  # it is written when all is done
+        with FileLock(self._lock_file):
+            self._write_list()
+
+    def _write_list(self) -> None:
         path = Path(self._datastore_config_path)
         self._ignore_event_config = True
         write_text(path, self._datastore.model_dump_json(exclude={"base_path"}, indent=2))
@@ -120,10 +136,55 @@ class CarefulFiles(LocalDatastore):
             label.info.update(info)
 
 
-class SavedLabels(CarefulFiles):
-    """A folder of scans. A final label map is kept with its names inside, once it is clear what it says."""
+def look_first(name: str) -> Callable[..., Any]:
+    """A method of the datastore that first looks what others have changed in the folder."""
 
-    state: ServerState
+    def method(self: SavedLabels, *arguments: Any, **options: Any) -> Any:
+        self.look()
+        return getattr(CarefulFiles, name)(self, *arguments, **options)
+
+    return method
+
+
+class SavedLabels(CarefulFiles):
+    """A folder of scans. A final label map is kept with its names inside, once it is clear what it says.
+
+    MONAI Label has a thread that watches the folder; it empties and fills the list while requests read it. Here a
+    request looks for itself, which takes a few questions to the file system.
+
+    Args:
+        folder: of the scans.
+        extensions: of their files.
+        state: of the server.
+    """
+
+    def __init__(self, folder: str, extensions: Sequence[str], state: ServerState) -> None:
+        self.state = state
+        self.seen: list[int] = []
+        super().__init__(folder, extensions=list(extensions), auto_reload=False)
+
+    list_images = look_first("list_images")
+    get_labeled_images = look_first("get_labeled_images")
+    get_unlabeled_images = look_first("get_unlabeled_images")
+    get_image_uri = look_first("get_image_uri")
+    get_image_info = look_first("get_image_info")
+    get_label_uri = look_first("get_label_uri")
+    get_label_info = look_first("get_label_info")
+    get_labels_by_image_id = look_first("get_labels_by_image_id")
+    status = look_first("status")
+    json = look_first("json")
+
+    def look(self) -> None:
+        """Take over what changed in the folder since the last look."""
+        if self.seen != self.times():
+            self._reconcile_datastore()
+            self.seen = self.times()
+
+    def times(self) -> list[int]:
+        """When the list, the folder and those of the labels were last changed."""
+        labels = Path(self._datastore.label_path(None))
+        places = [Path(self._datastore_config_path), Path(self._datastore.image_path()), labels, *labels.iterdir()]
+        return [place.stat().st_mtime_ns for place in places if place.exists()]
 
     def save_label(self, image_id: str, label_filename: str, label_tag: str, label_info: dict[str, Any]) -> str:
         if label_tag != FINAL or image_id not in self._datastore.objects:

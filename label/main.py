@@ -92,14 +92,7 @@ class PannApp(MONAILabelApp):
     def init_datastore(self) -> Datastore:
         if self.studies.startswith(("http://", "https://")):
             return self.init_remote_datastore()
-        datastore = SavedLabels(
-            self.studies,
-            extensions=settings.MONAI_LABEL_DATASTORE_FILE_EXT,
-            auto_reload=settings.MONAI_LABEL_DATASTORE_AUTO_RELOAD,
-            read_only=settings.MONAI_LABEL_DATASTORE_READ_ONLY,
-        )
-        datastore.state = self.state
-        return datastore
+        return SavedLabels(self.studies, settings.MONAI_LABEL_DATASTORE_FILE_EXT, self.state)
 
     def init_remote_datastore(self) -> Datastore:
         """An archive. Nothing is downloaded but from there; DICOM SEGs are written and read by this program."""
