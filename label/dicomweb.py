@@ -23,6 +23,7 @@ from bundle.errors import InputError
 from bundle.organs import WHOLE_VOCABULARY
 from bundle.scans.reading import read_scan
 from bundle.scans.writing import write_label_map, write_nifti
+from label.annotations import is_complete
 from label.client import StoredSeg, check_uid, connect, download, find_segs, find_series, store_seg
 from label.datastore import FINAL, CarefulFiles
 from label.segs import read_seg, read_series_grid, seg_of_label
@@ -254,6 +255,7 @@ class OrganDatastore(CarefulFiles, DICOMWebDatastore):
             if label_filename.endswith(".bin"):
                 made = label_filename = binary_to_image(image_file, label_filename)
             if label_tag == FINAL:
+                is_complete(info)  # refused before anything is stored, if it is neither yes nor no
                 info |= self._store(image_id, label_filename, info)
                 self._drop_label(image_id)
             return self.keep_label(image_id, label_filename, label_tag, info)

@@ -109,6 +109,7 @@ def test_a_bad_save_is_refused_and_the_archive_unchanged(archive: Archive, tmp_p
     answer = archive.viewer.save(archive.series, label, label_info=info[:1])
     assert answer.status_code == 400
     assert "value" in answer.json()["detail"]
+    assert archive.viewer.save(archive.series, label, label_info=info, complete="yes").status_code == 400
     assert archive.viewer.save("1.2.3", label, label_info=info).status_code in (400, 404)
     assert archive.viewer.get("/info/").json()["datastore"]["completed"] == 1
 
