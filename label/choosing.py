@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bundle.checks.sizes import Plausibility, judge_volumes
-
 from bundle.organs import Vocabulary
 from bundle.scans.volumes import Volumes
 
