@@ -28,7 +28,16 @@ from bundle.scans.writing import write_nifti
 from bundle.untrusted import shown
 from label.naming import segment_names, values_in
 
-__all__ = ["COHORT", "Annotation", "embed_info", "is_complete", "names_of", "read_annotation", "write_saved_cohort"]
+__all__ = [
+    "COHORT",
+    "Annotation",
+    "embed_info",
+    "embedded_info",
+    "is_complete",
+    "names_of",
+    "read_annotation",
+    "write_saved_cohort",
+]
 
 COHORT = "saved"  # the name of the cohort of saved cases
 COMPLETE = "complete"  # a parameter of a save, or the name of an empty segment: what is not drawn is not there
@@ -123,7 +132,6 @@ def read_annotation(
     Raises:
         InputError: when the map cannot be read, lies on another grid than its image, or its values are unclear.
     """
-    info = embedded_info(label) or info
     scan = read_scan(image)
     saved = turn_axes(read_label_map(label), scan.affine)  # viewers turn axes as they like
     check_grid(scan, saved)
@@ -143,7 +151,7 @@ def read_annotation(
 
 
 # --- In a file -------------------------------------------------------------------------------------------------------
-def embed_info(annotation: Annotation, path: Path) -> None:
+def embed_info(annotation: Annotation, path: Path, named: bool = True) -> None:
     """Write a saved label map as NIfTI, with what the client said about it inside.
 
     Map and names are one file, so that nobody ever reads the names of another save.
@@ -151,10 +159,11 @@ def embed_info(annotation: Annotation, path: Path) -> None:
     Args:
         annotation: what was saved.
         path: ends with `.nii.gz`.
+        named: whether the client sent names at all.
     """
     saved = turn_axes(read_label_map(annotation.label), annotation.affine)
     said = [{"name": name, "idx": value} for value, name in annotation.names.items()]
-    info = json.dumps({"label_info": said, COMPLETE: annotation.complete})
+    info = json.dumps({"label_info": said if named else None, COMPLETE: annotation.complete})
     image = nib.Nifti1Image(saved.voxels.astype(np.uint16), annotation.affine)
     image.header.set_xyzt_units("mm")
     image.header.extensions.append(nib.nifti1.Nifti1Extension("comment", info.encode()))

@@ -24,7 +24,7 @@ from monailabel.interfaces.exception import ImageNotFoundException, LabelNotFoun
 from bundle.errors import InputError
 from bundle.files import make_folder, whole_file, write_text
 from bundle.untrusted import shown
-from label.annotations import embed_info, read_annotation
+from label.annotations import embed_info, embedded_info, read_annotation
 from label.state import ServerState
 
 __all__ = ["FINAL", "CarefulFiles", "SavedLabels", "check_tag"]
@@ -121,6 +121,10 @@ class CarefulFiles(LocalDatastore):
     def save_label(self, image_id: str, label_filename: str, label_tag: str, label_info: dict[str, Any]) -> str:
         return self.keep_label(image_id, label_filename, label_tag, label_info)
 
+    def said_of(self, image_id: str, label: str | Path) -> dict[str, Any]:
+        """What a client said about the final label map of an image, of which ``label`` is a copy."""
+        return dict(self.get_label_info(image_id, FINAL))
+
     def update_image_info(self, image_id: str, info: dict[str, Any]) -> None:
         with self.changing() as listed:
             image = listed.objects.get(image_id)
@@ -174,6 +178,10 @@ class SavedLabels(CarefulFiles):
     status = look_first("status")
     json = look_first("json")
 
+    def said_of(self, image_id: str, label: str | Path) -> dict[str, Any]:
+        """What stands in the file itself; of a map that others put there, what the list says."""
+        return embedded_info(label) or super().said_of(image_id, label)
+
     def look(self) -> None:
         """Take over what changed in the folder since the last look."""
         if self.seen != self.times():
@@ -194,5 +202,6 @@ class SavedLabels(CarefulFiles):
         said = read_annotation(image_id, image, label_filename, info, self.state.vocabulary)
         with tempfile.TemporaryDirectory() as folder:
             whole = Path(folder, "label.nii.gz")
-            embed_info(said, whole) if info.get("label_info") is not None else shutil.copyfile(label_filename, whole)
+            # also where no names came: a map that was fetched from here and sent again has older ones inside
+            embed_info(said, whole, named=info.get("label_info") is not None)
             return self.keep_label(image_id, str(whole), label_tag, info)

